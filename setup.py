@@ -28,6 +28,6 @@ setup(
         "primus_search.cli": ["*.toml"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],
-        "primus_search.templates": ["*.html", "*.md", "launch/*"],
+        "primus_search.templates": ["*.html", "*.md", "*.svg", "*.txt", "launch/*"],
     },
 )

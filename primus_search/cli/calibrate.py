@@ -109,14 +109,6 @@ def _as_data(result: "Result") -> dict[str, Any]:
 
 
 def _print(result: "Result") -> None:
-    typer.echo(f"{result.name}: {result.num_points} points of {result.gpu}")
-    for stage in result.calibration.stages:
-        if stage.num_points:
-            typer.echo(
-                f"  {stage.name}: {stage.num_points} points; left out: median error {stage.median_error:.1%}, "
-                f"90th percentile {stage.p90_error:.1%}, bias {stage.bias:+.1%}"
-            )
-        for fitted in stage.fitted:
-            typer.echo(f"    {fitted.path} = {fitted.value:.4g}  (standard error {fitted.standard_error:.1%})")
-        for refused in stage.refused:
-            typer.echo(f"    {refused.path}: not fitted, {refused.reason}")
+    from primus_search.base.html_templates import rendered
+
+    typer.echo(rendered("calibration.txt", result=result), nl=False)

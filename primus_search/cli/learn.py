@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, printable
 from primus_search.cli.output import must_be_folder, opened, write
 
 if TYPE_CHECKING:
@@ -46,11 +46,13 @@ def learn(
     site = learn_from(readings, name, said, base=base, folder=folder, framework=framework)
     must_be_folder(folder, "--into")
     written = _write(site, folder, name)
+    from primus_search.base.html_templates import rendered
+
     if as_json:
         typer.echo(json.dumps(_figures(site, readings, written), indent=2))
     else:
         _print_readings(readings)
-        _print_site(site, written)
+        typer.echo(rendered("learned.txt", site=site, written=written), nl=False)
 
 
 def _table(path: Path) -> "RunTable":
@@ -84,17 +86,6 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
     }
 
 
-def _print_site(site: "SiteStack", written: dict[str, str]) -> None:
-    lines = [f"learned from {len(site.runs)} runs; rates of {site.chosen.name}, then corrected by these runs"]
-    lines += ["probability of each shipped stack given the runs, the first five:"]
-    lines += [f"  {weight:>6.1%}  {hypothesis}" for hypothesis, weight in site.leading]
-    for family, band in site.stack.errors.items():
-        lines.append(f"  90 % of {family}: {band.low:.2f} to {band.high:.2f} of the projection")
-    lines += [f"warning: {site.warning}"] if site.warning else []
-    lines += [f"written: {', '.join(written.values())}", f"use it: primus-search run SPACE --stack {written['stack']}"]
-    typer.echo("\n".join(lines))
-
-
 def _all(readings: "Readings") -> list["LogReading"]:
     from primus_search.runs.learn.logged_run import reading_of
 
@@ -117,22 +108,14 @@ def _print_readings(readings: "Readings") -> None:
 
 def _print_run(run: "LogReading") -> None:
     """One run in a few lines: what it is, what was measured, what is assumed."""
-    from primus_search.base.errors import printable
+    from primus_search.base.html_templates import rendered
 
     sizes = ("gpus", "tp", "pp", "cp", "ep", "vpp", "seq_length", "micro_batch_size", "global_batch_size")
-    plain, rate = run.as_json(), run.tokens_per_s_per_gpu
-    lines = [f"{printable(run.source)}: {run.framework}" + (f" on {run.device}" if run.device else "")]
-    lines += [", ".join(f"{size} {'?' if plain[size] is None else plain[size]}" for size in sizes)]
-    if run.step_s is not None:
-        spread = f"step {run.step_s:.4g} s over {run.steps} log lines, spread {run.noise or 0.0:.1%}"
-        lines.append(spread + (f"; {rate:,.0f} tokens/s/GPU" if rate else ""))
-    if run.peak_memory_bytes is not None:
-        lines.append(f"peak memory {run.peak_memory_bytes / 2**30:.2f} GiB ({run.memory_kind})")
-    lines += [f"ended early: {run.died}"] if run.died is not None else []
-    for because in dict.fromkeys(one.because for one in run.assumed.values()):
-        of = [f"{field} {one.value}" for field, one in run.assumed.items() if one.because == because]
-        lines.append(f"assumed: {', '.join(of)} ({because})")
-    typer.echo("\n  ".join([*lines, *(f"not modelled: {note}" for note in run.not_modelled)]))
+    assumed: dict[str, list[str]] = {}
+    for field, one in run.assumed.items():
+        assumed.setdefault(one.because, []).append(f"{field} {one.value}")
+    values = {"source": printable(run.source), "plain": run.as_json(), "sizes": sizes, "assumed": assumed}
+    typer.echo(rendered("log_reading.txt", run=run, **values), nl=False)
 
 
 def next(

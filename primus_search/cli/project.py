@@ -189,56 +189,19 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
     }
 
 
-def _print(space: "Space", f: dict[str, Any]) -> None:
-    import textwrap
+def _print(space: "Space", figures: dict[str, Any]) -> None:
+    from textwrap import fill
 
-    from primus_search.analysis.labels import chance, counted
+    from primus_search.analysis.labels import ROUNDING, chance, counted
+    from primus_search.base.html_templates import rendered
     from primus_search.base.units import GB
 
-    cluster = space.cluster
-    typer.echo(
-        f"{space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.title}, "
-        f"framework {space.framework.name},\nsequence {space.workload.seq_length}, "
-        f"global batch {space.workload.global_batch_size}\n"
-        f"{f['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU "
-        f"(expected {f['expected_tokens_per_s_per_gpu']:,.0f}, {f['knowledge']}),\n"
-        f"90 % interval {f['tokens_per_s_per_gpu_low']:,.0f} to {f['tokens_per_s_per_gpu_high']:,.0f}, "
-        f"{f['interval_runs']} left-out runs of its kind,\nMFU {f['mfu']:.1%}, bubble {f['bubble_ratio']:z.1%}\n"
-        f"memory: {f['memory_verdict']}, {f['headroom_bytes'] / GB:+.1f} GB to spare, "
-        f"runs with probability {chance(f['fit_probability'])}\n\nrests on"
+    values = {"nodes": counted(space.cluster.num_nodes, "node"), "chance": chance(figures["fit_probability"])}
+
+    def filled(text: str, indent: int) -> str:
+        return fill(text, 80, initial_indent="  ", subsequent_indent=" " * indent)
+
+    text = rendered(
+        "project.txt", space=space, cluster=space.cluster, f=figures, GB=GB, rounding=ROUNDING, fill=filled, **values
     )
-    for part in f["coverage"]:
-        said = f"{part['part']:<14}{'measured' if part['is_calibrated'] else 'EXTRAPOLATED':<14}{part['why']}"
-        typer.echo(textwrap.fill(said, 80, initial_indent="  ", subsequent_indent=" " * 30))
-    for note in filter(None, [*f["notes"], f["measured_kernels"]]):
-        typer.echo(textwrap.fill(note, 80, initial_indent="  ", subsequent_indent="  "))
-    _tree("step", f["step"], "total_s", 1e3, "ms")
-    if "trace" in f:
-        _print_trace(f["trace"])
-    _tree("memory per GPU, worst pipeline rank", f["memory"], "total_bytes", 1.0 / GB, "GB")
-    if left := f.get("not_modelled"):
-        typer.echo("\n  ".join(["\nset in the file and not modelled", *left]))
-
-
-def _tree(title: str, parts: dict[str, float], total: str, factor: float, unit: str) -> None:
-    from primus_search.analysis.labels import ROUNDING
-
-    typer.echo(f"\n{title}")
-    for name, value in parts.items():
-        if abs(value) > ROUNDING * parts[total] or name == total:
-            label = name.removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-            typer.echo(f"  {label:<24}{value * factor:>12,.2f} {unit}{value / parts[total]:>9.1%}")
-
-
-def _print_trace(trace: dict[str, Any]) -> None:
-    """The projected step beside the traced one, part by part."""
-    projected, traced = trace["projected"], trace["traced"]
-    typer.echo(f"\n{'step by kernels':<26}{'projected':>12}{'traced':>15}")
-    for name, seconds in traced.items():
-        label = {"gemm_s": "GEMM"}.get(name, name.removesuffix("_s"))
-        off = f"{projected[name] / seconds - 1:>+9.0%}" if seconds > 0.0 else ""
-        typer.echo(f"  {label:<24}{1e3 * projected[name]:>9,.1f} ms{1e3 * seconds:>12,.1f} ms{off}")
-    typer.echo(
-        f"  traced: mean of {trace['steps']} steps, {1e3 * trace['hidden_exchange_s']:,.1f} ms of exchange hidden"
-    )
+    typer.echo(text, nl=False)

@@ -48,7 +48,6 @@ from primus_search.values.machine.cluster import (
     GemmLaw,
     GroupedGemmLaw,
     LaunchLaw,
-    MemoryLaw,
     Network,
 )
 
@@ -58,6 +57,7 @@ LIMIT_S = 300.0
 WARM = "primus_search.measure.layer_bench:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB
 MIN_MOVE_S = 1e-6  # what the cost of an empty collective may at most hide of a full one
+GROUPED_FACTORS = ("factor", "backward_factor", "fp8_factor", "fp8_backward_factor")
 # AdamW in FP32 without masters: gradient twice, weight in and out with the moments (cost/parts/optimizer.py).
 OPTIMIZER_BYTES = 26.0
 
@@ -80,19 +80,18 @@ def host_file(*, again: bool = False) -> Path:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     path = cache_folder() / f"host-{digest}.yaml"
     if again or not path.exists():
-        source = f"measured on {cpu_name()}, torch {torch.__version__}, {_today()}"
+        source = f"measured on {cpu_name()}, torch {torch.__version__}, {datetime.datetime.now(datetime.UTC).date()}"
         figures, count = measure_host()
         table = path.with_suffix(".csv")
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(table) as temporary:
-            temporary.write_text(to_csv(rows_of(figures, count, source)), encoding="utf-8")
-        with replacing(path) as temporary:
-            temporary.write_text(to_yaml(fit(figures, count), source=source, tables=table.name), encoding="utf-8")
+        texts = {
+            table: to_csv(rows_of(figures, count, source)),
+            path: to_yaml(fit(figures, count), source=source, tables=table.name),
+        }
+        for target, text in texts.items():
+            with replacing(target) as temporary:
+                temporary.write_text(text, encoding="utf-8")
     return path
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def _memory_bytes() -> int:
@@ -156,33 +155,24 @@ def mean_of(parts: list[Any]) -> Any:
 def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
     """The laws of one device from the figures of `host_rank`."""
     peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(GEMMS, f["gemm_s"], strict=True))
-    rate = rates(STREAMS, f, OPTIMIZER_BYTES)
+    rate, launch_s = rates(STREAMS, f, OPTIMIZER_BYTES), f["small_kernel_s"]
     bandwidth = max(rate.values())
-    memory = memory_law(rate, bandwidth, f["small_kernel_s"])
     base = Accelerator(
-        name="host",
-        vendor="host",
-        arch="host",
-        num_compute_units=1,
-        bf16_peak_flops_per_s=peak,
-        fp8_peak_flops_per_s=0.0,
-        fp4_peak_flops_per_s=0.0,
-        hbm_bytes=memory_bytes,
-        hbm_bytes_per_s=bandwidth,
-        sustained_over_burst=1.0,
-        gemm=_fit_gemm(f, peak, bandwidth, memory),
-        attention=_fit_attention(f, peak),
-        grouped_gemm=GroupedGemmLaw(
-            factor=1.0, backward_factor=1.0, fp8_factor=1.0, fp8_backward_factor=1.0, gradient_depth_overhead=0.0
-        ),
-        memory=memory,
-        launch=LaunchLaw(stream_s=f["small_kernel_s"], graph_s=f["small_kernel_s"]),
+        name="host", vendor="host", arch="host", num_compute_units=1,
+        bf16_peak_flops_per_s=peak, fp8_peak_flops_per_s=0.0, fp4_peak_flops_per_s=0.0,
+        hbm_bytes=memory_bytes, hbm_bytes_per_s=bandwidth, sustained_over_burst=1.0,
+        gemm=_fit_gemm(f, peak), attention=_fit_attention(f, peak), memory=memory_law(rate, bandwidth, launch_s),
+        grouped_gemm=GroupedGemmLaw(**dict.fromkeys(GROUPED_FACTORS, 1.0), gradient_depth_overhead=0.0),
+        launch=LaunchLaw(stream_s=launch_s, graph_s=launch_s),
         footprint=Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
-    )
-    return _with_grouped(base, f["experts_s"]["forward"])
+    )  # fmt: skip
+    # The rate of grouped products against the law's dense ones of the same size.
+    groups, rows, k, n = EXPERTS
+    dense_s = groups * float(gemm_s(base, rows, n, k, gemm_pass=GemmPass.FORWARD))
+    return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / f["experts_s"]["forward"]))
 
 
-def _fit_gemm(f: dict[str, Any], peak: float, bandwidth: float, memory: MemoryLaw) -> GemmLaw:
+def _fit_gemm(f: dict[str, Any], peak: float) -> GemmLaw:
     """Rate of a large product as the median over shapes, backward against forward likewise.
 
     A CPU's BLAS has no tiles and waves of a GPU's kind; those parameters stay 0.
@@ -215,13 +205,6 @@ def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
     )
 
 
-def _with_grouped(base: Accelerator, seconds: float) -> Accelerator:
-    """The rate of grouped products against the law's dense ones of the same size."""
-    groups, rows, k, n = EXPERTS
-    dense_s = groups * float(gemm_s(base, rows, n, k, gemm_pass=GemmPass.FORWARD))
-    return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / seconds))
-
-
 def network_of(links: dict[str, list[float]], count: int) -> Network:
     """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
     if not links:
@@ -246,34 +229,20 @@ def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: f
 
 
 def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
+    """One switch between the devices; the same line stands for a NIC, which a host has none of."""
     line = max(rates.values())
+    nothing = ("link_hop_latency_s", "pair_loss", "in_network_efficiency", "nic_half_speed_bytes", "scale_loss")
+    whole = ("nic_efficiency", "nic_all_to_all_efficiency", "nic_dispatch_efficiency")
+    latencies = ("link_latency_s", "nic_latency_s", "nic_hop_latency_s", "pod_latency_s")
+    exchange = rates["all_to_all"] / line
+    same: dict[str, Any] = dict.fromkeys(nothing, 0.0) | dict.fromkeys(whole, 1.0) | dict.fromkeys(latencies, latency_s)
+    same |= dict.fromkeys(("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s"), line)
     return Network(
-        gpus_per_node=count,
-        domain_size=count,
-        topology="switch",
-        link_bytes_per_s=line,
-        link_latency_s=latency_s,
-        link_hop_latency_s=0.0,
-        link_half_speed_bytes=half_speed_bytes,
-        ring_efficiency=rates["ring"] / line,
-        pair_loss=0.0,
-        in_network_efficiency=0.0,
-        all_to_all_efficiency=rates["all_to_all"] / line,
-        p2p_efficiency=rates["send"] / line,
-        dispatch_efficiency=rates["all_to_all"] / line,
-        nics_per_node=1,
-        nic_bytes_per_s=line,
-        nic_latency_s=latency_s,
-        nic_hop_latency_s=latency_s,
-        nic_half_speed_bytes=0.0,
-        nic_efficiency=1.0,
-        nic_all_to_all_efficiency=1.0,
-        nic_dispatch_efficiency=1.0,
-        scale_loss=0.0,
-        pod_size=count,
-        pod_bytes_per_s=line,
-        pod_latency_s=latency_s,
-    )
+        gpus_per_node=count, domain_size=count, pod_size=count, nics_per_node=1, topology="switch",
+        link_half_speed_bytes=half_speed_bytes, ring_efficiency=rates["ring"] / line,
+        all_to_all_efficiency=exchange, dispatch_efficiency=exchange, p2p_efficiency=rates["send"] / line,
+        **same,
+    )  # fmt: skip
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What `explain` prints: tables that fit 80 columns, behave in a pipe and need no colour."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from typing import TextIO
 
@@ -34,16 +34,9 @@ GANTT_COLUMNS = 56
 def print_explained(e: Explained, stream: TextIO) -> None:
     """Every part, in the order of the questions."""
     console = Plain(stream)
-    console.print(_configuration(e))
-    console.print(_coverage(e))
-    console.print(_step(e))
-    console.print(_traffic(e))
-    if e.timeline is not None:
-        console.print(_stages(e))
-    console.print(_memory(e))
-    console.print(_ablation(e))
-    console.print(_sensitivity(e))
-    console.print(_advice(e))
+    for part in (_configuration, _coverage, _step, _traffic, _stages, _memory, _ablation, _sensitivity, _advice):
+        if e.timeline is not None or part is not _stages:
+            console.print(part(e))
 
 
 def _configuration(e: Explained) -> Text:
@@ -89,99 +82,99 @@ def _confidence(e: Explained) -> str:
 
 def _coverage(e: Explained) -> Group:
     """Part by part: measured on this device, or extrapolated and why."""
-    table = _table("part", "rests on", "", left=("part", "rests on", ""))
-    for part in e.coverage:
-        table.add_row(part.part, "measurements" if part.is_calibrated else "extrapolation", part.why)
+    rows = ((part.part, "measurements" if part.is_calibrated else "extrapolation", part.why) for part in e.coverage)
     switches = f"Switches: {e.unmeasured_gain}." if e.unmeasured_gain else ""
-    return Group("What the projection rests on", table, *(line for line in (e.measured_kernels, switches) if line))
+    lines = (line for line in (e.measured_kernels, switches) if line)
+    return Group(
+        "What the projection rests on", _table("part", "rests on", "", left=("part", "rests on", ""), rows=rows), *lines
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * MS:,.1f}"
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _step(e: Explained) -> Group:
-    table = _table("step", "ms", "share", left=("step",))
-    for name, seconds in sorted(e.figures.step.items(), key=lambda item: -item[1]):
-        if abs(seconds) > ROUNDING * e.figures.step_s:
-            table.add_row(name.replace("_", " "), f"{seconds * MS:,.1f}", f"{seconds / e.figures.step_s:.1%}")
-    table.add_section()
-    table.add_row("total", f"{e.figures.step_s * MS:,.1f}", "100.0%")
-    note = ""
-    if e.timeline is not None:
-        note = (
-            f"Compute and traffic are those of the busiest pipeline rank ({e.busiest}); the bubble is the rest of the "
-            f"pipeline's {e.timeline.makespan:.3f} s ({e.figures.bubble_ratio:z.1%} of it)."
-        )
-    return Group("Where the step goes", table, *([note] if note else []))
+    whole = e.figures.step_s
+    parts = sorted(e.figures.step.items(), key=lambda item: -item[1])
+    rows = [(_words(name), _ms(s), f"{s / whole:.1%}") for name, s in parts if abs(s) > ROUNDING * whole]
+    note = [] if e.timeline is None else [
+        f"Compute and traffic are those of the busiest pipeline rank ({e.busiest}); the bubble is the rest of the "
+        f"pipeline's {e.timeline.makespan:.3f} s ({e.figures.bubble_ratio:z.1%} of it)."
+    ]  # fmt: skip
+    found = _table("step", "ms", "share", left=("step",), rows=rows)
+    found.add_section()
+    found.add_row("total", _ms(whole), "100.0%")
+    return Group("Where the step goes", found, *note)
 
 
 def _traffic(e: Explained) -> Group:
-    table = _table("traffic", "MB each", "count", "ms", "hidden", "exposed", "part", left=("traffic", "part"))
+    columns = ("traffic", "MB each", "count", "ms", "hidden", "exposed", "part")
+    rows = []
     for sent in e.traffic:
-        hidden = sent.hidden_s / sent.seconds if sent.seconds else 0.0
+        hidden = f"{sent.hidden_s / sent.seconds if sent.seconds else 0.0:.0%}", _ms(sent.exposed_s)
         # What a hop exposes depends on the schedule: the simulator knows, and calls it bubble.
-        is_hop = sent.part not in (*TRAFFIC_PARTS, "gradient_comm")
-        table.add_row(
-            sent.operation, f"{sent.message_bytes / MB:,.1f}", f"{sent.count:,.0f}", f"{sent.seconds * MS:,.1f}",
-            "-" if is_hop else f"{hidden:.0%}", "-" if is_hop else f"{sent.exposed_s * MS:,.1f}",
-            sent.part.replace("_", " "),
-        )  # fmt: skip
-    return Group("Traffic of the busiest rank, per step", table if e.traffic else "none")
+        shown = hidden if sent.part in (*TRAFFIC_PARTS, "gradient_comm") else ("-", "-")
+        sizes = f"{sent.message_bytes / MB:,.1f}", f"{sent.count:,.0f}", _ms(sent.seconds)
+        rows.append((sent.operation, *sizes, *shown, _words(sent.part)))
+    found = _table(*columns, left=("traffic", "part"), rows=rows)
+    return Group("Traffic of the busiest rank, per step", found if rows else "none")
 
 
 def _stages(e: Explained) -> Group:
-    s, line = e.stages, e.timeline
+    s, line, pp = e.stages, e.timeline, int(e.one.pp[0])
     assert line is not None
-    table = _table("rank", "layers", "F ms", "recompute", "B ms", "W ms", "busy", "peak act.")
-    pp = int(e.one.pp[0])
+    passes = (s.forward_s, s.recompute_s, s.input_grad_s, s.weight_grad_s)
+    rows = []
     for rank in range(pp):
         mine = s.rank == rank
-        busy = line.busy[rank] / line.makespan
-        table.add_row(
-            str(rank), f"{s.layers[mine].sum():.0f}", f"{s.forward_s[mine].sum() * MS:.1f}",
-            f"{s.recompute_s[mine].sum() * MS:.1f}", f"{s.input_grad_s[mine].sum() * MS:.1f}",
-            f"{s.weight_grad_s[mine].sum() * MS:.1f}", f"{busy:.1%}", f"{line.peak_activations[rank]:.2f}",
-        )  # fmt: skip
+        held = f"{line.busy[rank] / line.makespan:.1%}", f"{line.peak_activations[rank]:.2f}"
+        rows.append((str(rank), f"{s.layers[mine].sum():.0f}", *(f"{p[mine].sum() * MS:.1f}" for p in passes), *held))
+    found = _table("rank", "layers", "F ms", "recompute", "B ms", "W ms", "busy", "peak act.", rows=rows)
     head = f"Pipeline ranks, per micro-batch ({e.row['schedule']}, {e.row['vpp']} chunks per rank)"
     note = "peak act.: activations held, in micro-batches through one full rank."
-    if len(line.table) > GANTT_COLUMNS * pp:
-        return Group(head, table, note, "report.html draws every pass of the step.")
-    return Group(head, table, note, terminal(line, GANTT_COLUMNS))
+    is_drawn = len(line.table) <= GANTT_COLUMNS * pp
+    drawn = terminal(line, GANTT_COLUMNS) if is_drawn else "report.html draws every pass of the step."
+    return Group(head, found, note, drawn)
 
 
 def _memory(e: Explained) -> Group:
     memory, pp = e.memory_by_rank, len(e.memory_by_rank.weights)
     worst = int(memory.total.argmax())
     ranks = list(range(pp)) if pp <= MOST_RANKS else sorted({0, 1, worst, pp - 2, pp - 1})
-    table = _table("GB on pipeline rank", *(str(r) for r in ranks), left=("GB on pipeline rank",))
-    for f in fields(Memory):
-        column = memory.__getattribute__(f.name)
-        if column.max() > 0:
-            table.add_row(f.name.replace("_", " "), *(f"{column[r] / GB:.1f}" for r in ranks))
-    table.add_section()
-    table.add_row("total", *(f"{memory.total[r] / GB:.1f}" for r in ranks))
+    head = "GB on pipeline rank"
+    columns = {_words(f.name): memory.__getattribute__(f.name) for f in fields(Memory)}
+    parts = {name: column for name, column in columns.items() if column.max() > 0}
+    rows = [(name, *(f"{column[r] / GB:.1f}" for r in ranks)) for name, column in parts.items()]
+    found = _table(head, *map(str, ranks), left=(head,), rows=rows)
+    found.add_section()
+    found.add_row("total", *(f"{memory.total[r] / GB:.1f}" for r in ranks))
     hbm, margin = e.choice.cluster.accelerator.hbm_bytes, e.space.search.memory_margin
     note = f"The device has {hbm / GB:.0f} GB, {margin:.0%} kept free; rank {worst} is the fullest."
-    return Group("Memory at each rank's worst moment", table, note)
+    return Group("Memory at each rank's worst moment", found, note)
 
 
 def _ablation(e: Explained) -> Group:
-    table = _table("knob", "used", "off", "alone", "re-tuned", "followed by", left=("used", "off", "followed by"))
+    rows = []
     for one in e.ablations:
-        alone = "not legal" if one.gain is None else f"{one.gain:+.1%}"
         followed = ", ".join(f"{name}={one.alone.changes[name]}" for name in one.alone.followed)
-        if one.alone.is_legal and not one.alone.fits:
-            followed = f"does not fit{'; ' if followed else ''}{followed}"
         if one.gain is None:
             followed = one.alone.broken[0].rule
+        elif not one.alone.fits:
+            followed = f"does not fit{'; ' if followed else ''}{followed}"
+        alone = "not legal" if one.gain is None else f"{one.gain:+.1%}"
         tuned = "" if one.tuned_gain is None else f"{one.tuned_gain:+.1%}"
         tuned = f">{one.least_tuned:+.1%}" if one.least_tuned is not None else tuned
-        table.add_row(
-            one.knob,
-            *(_folded(spoken(value)) for value in (one.used, one.off)),
-            alone,
-            tuned,
-            _folded(followed.lower()),
-        )
+        values = (_folded(spoken(value)) for value in (one.used, one.off))
+        rows.append((one.knob, *values, alone, tuned, _folded(followed.lower())))
+    columns = ("knob", "used", "off", "alone", "re-tuned", "followed by")
+    found = _table(*columns, left=("used", "off", "followed by"), rows=rows)
     note = "alone: tokens/s over the same candidate with the knob off. re-tuned: over the best of the run with it off."
-    return Group("What each knob gives", table, note)
+    return Group("What each knob gives", found, note)
 
 
 def _folded(text: str, most: int = 20) -> str:
@@ -191,16 +184,14 @@ def _folded(text: str, most: int = 20) -> str:
 
 
 def _sensitivity(e: Explained) -> Group:
-    table = _table("one step away", "tokens/s", "spare GB", "verdict", left=("one step away", "verdict"))
+    rows = []
     for move in e.steps:
         f = move.trial.figures
-        table.add_row(
-            change_text(move.trial),
-            "-" if f is None or move.behind is None else f"{-move.behind:+.1%}",
-            "-" if f is None else f"{f.headroom_bytes / GB:.0f}",
-            _verdict(move),
-        )
-    return Group("How sharp the optimum is", table)
+        rate = "-" if f is None or move.behind is None else f"{-move.behind:+.1%}"
+        spare = "-" if f is None else f"{f.headroom_bytes / GB:.0f}"
+        rows.append((change_text(move.trial), rate, spare, _verdict(move)))
+    columns = ("one step away", "tokens/s", "spare GB", "verdict")
+    return Group("How sharp the optimum is", _table(*columns, left=("one step away", "verdict"), rows=rows))
 
 
 def _verdict(move: Move) -> str:
@@ -280,30 +271,24 @@ def _word(trial: Trial, name: str, value: AxisValue) -> str:
 
 def _standing(base: Figures, other: Figures) -> str:
     gap = other.expected_tokens_per_s_per_gpu / base.expected_tokens_per_s_per_gpu - 1.0
-    side = f"{-gap:.1%} behind" if gap < 0 else f"{gap:.1%} ahead"
-    room = (
-        f"fits with {other.headroom_bytes / GB:.1f} GB to spare"
-        if other.fits
-        else f"misses {-other.headroom_bytes / GB:.1f} GB"
-    )
-    return f"It is {side} ({other.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU) and {room}."
+    side, room = f"{-gap:.1%} behind" if gap < 0 else f"{gap:.1%} ahead", other.headroom_bytes / GB
+    fit = f"fits with {room:.1f} GB to spare" if other.fits else f"misses {-room:.1f} GB"
+    return f"It is {side} ({other.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU) and {fit}."
 
 
 def _difference(base: Figures, other: Figures) -> RichTable:
     """Parts of the step that differ most."""
-    table = _table("part of the step", "ms now", "ms then", "difference", left=("part of the step",))
     changes = {name: other.step[name] - base.step[name] for name in base.step}
-    for name, change in sorted(changes.items(), key=lambda item: -abs(item[1])):
-        if abs(change) > 1e-4 * base.step_s:
-            table.add_row(
-                name.replace("_", " "), f"{base.step[name] * MS:,.1f}", f"{other.step[name] * MS:,.1f}",
-                f"{change * MS:+,.1f}",
-            )  # fmt: skip
-    table.add_section()
-    table.add_row(
-        "total", f"{base.step_s * MS:,.1f}", f"{other.step_s * MS:,.1f}", f"{(other.step_s - base.step_s) * MS:+,.1f}"
-    )
-    return table
+    rows = [
+        (_words(name), _ms(base.step[name]), _ms(other.step[name]), f"{change * MS:+,.1f}")
+        for name, change in sorted(changes.items(), key=lambda item: -abs(item[1]))
+        if abs(change) > 1e-4 * base.step_s
+    ]
+    found = _table("part of the step", "ms now", "ms then", "difference", left=("part of the step",), rows=rows)
+    found.add_section()
+    change = f"{(other.step_s - base.step_s) * MS:+,.1f}"
+    found.add_row("total", _ms(base.step_s), _ms(other.step_s), change)
+    return found
 
 
 def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
@@ -320,17 +305,15 @@ def print_what_if(e: Explained, answer: WhatIf, stream: TextIO) -> None:
     if not answer.ranking:
         console.print(f"Of the {seen} of the run none is legal and fits there.")
         return
-    table = _table("#", "was", "configuration", "tok/s/GPU", "spare GB", left=("configuration",))
-    for moved in answer.ranking:
-        f = moved.figures
-        words = dict(moved.row) | {"dp": f.dp}
-        table.add_row(
-            str(moved.rank), str(moved.was), short(words), f"{f.expected_tokens_per_s_per_gpu:,.0f}",
-            f"{f.headroom_bytes / GB:.0f}",
-        )  # fmt: skip
-    console.print(Group(f"The {seen} of the run, ranked anew ({answer.dropped:,} drop out)", table))
+    rows = (
+        (str(moved.rank), str(moved.was), short(dict(moved.row) | {"dp": moved.figures.dp}),
+         f"{moved.figures.expected_tokens_per_s_per_gpu:,.0f}", f"{moved.figures.headroom_bytes / GB:.0f}")
+        for moved in answer.ranking
+    )  # fmt: skip
+    found = _table("#", "was", "configuration", "tok/s/GPU", "spare GB", left=("configuration",), rows=rows)
+    console.print(Group(f"The {seen} of the run, ranked anew ({answer.dropped:,} drop out)", found))
     console.print("Rows the run did not keep may do better there: run the space again with this change.")
 
 
-def _table(*columns: str, left: Collection[str] = ()) -> RichTable:
-    return table(*columns, left=left, wrapped=left)
+def _table(*columns: str, left: Collection[str] = (), rows: Iterable[Iterable[str]] = ()) -> RichTable:
+    return table(*columns, left=left, wrapped=left, rows=rows)

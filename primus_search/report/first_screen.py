@@ -87,16 +87,9 @@ def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
     """What is run now: its rate beside the choices, its place, and the two changes that make most of the difference."""
     lines = []
     if found.figures is not None:
-        rate, memory = found.figures.expected_tokens_per_s_per_gpu, f"{found.figures.memory_bytes / GB:,.0f}"
-        lines.append(
-            _row(
-                "you",
-                textwrap.shorten(short(found.values), _WHAT, placeholder=" …"),
-                f"{rate:,.0f}",
-                memory,
-                "what runs now",
-            )
-        )
+        rate, memory = found.figures.expected_tokens_per_s_per_gpu, found.figures.memory_bytes / GB
+        what = textwrap.shorten(short(found.values), _WHAT, placeholder=" …")
+        lines.append(_row("you", what, f"{rate:,.0f}", f"{memory:,.0f}", "what runs now"))
     lines += _filled(f"Yours ({found.path}): {_place(found)}", "", INDENT)
     lines += [line for one in found.broken[:2] for line in _filled(f"{one.rule}: {one.reason}", "", INDENT)[:1]]
     if found.pair_figures is not None and found.figures is not None:

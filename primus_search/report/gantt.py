@@ -1,28 +1,19 @@
 """A pipeline order as a picture: one row per rank, one bar per pass, in the terminal or as SVG."""
 
-from html import escape
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from rich.text import Text
 
+from primus_search.base.html_templates import rendered
 from primus_search.schedule import PassKind, Timeline
 
 COLOURS = {PassKind.F: "#4e79a7", PassKind.B: "#f28e2b", PassKind.W: "#59a14f", PassKind.BW: "#d4652f"}
 """Forward blue, input gradient orange, weight gradient green, both gradients at once a darker orange."""
 
-TERMINAL = {
-    PassKind.F: "white on blue",
-    PassKind.B: "black on yellow",
-    PassKind.W: "black on green",
-    PassKind.BW: "white on red",
-}
-WORDS = {
-    PassKind.F: "forward",
-    PassKind.B: "input gradient",
-    PassKind.W: "weight gradient",
-    PassKind.BW: "both gradients",
-}
+TERMINAL = dict(zip(COLOURS, ("white on blue", "black on yellow", "black on green", "white on red"), strict=True))
+WORDS = dict(zip(COLOURS, ("forward", "input gradient", "weight gradient", "both gradients"), strict=True))
 
 ROW, BAR, LEFT, RIGHT, TOP = 26, 20, 64, 150, 44
 """Pixels of the SVG: row pitch, bar height, margins."""
@@ -60,75 +51,30 @@ def terminal(timeline: Timeline, width: int = 100) -> Text:
 
 def svg(timeline: Timeline, title: str, width: int = 1400) -> str:
     """A Gantt chart as a self-contained SVG; hovering a bar shows the pass, its stage and its times."""
-    table = timeline.table
-    span = timeline.makespan or 1.0
-    scale = (width - LEFT - RIGHT) / span
-    height = TOP + ROW * table.stages + 64
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" fill="#222">{escape(title)}</text>',
-    ]
-    labelled = len(table) <= LABELLED
+    table, makespan = timeline.table, timeline.makespan or 1.0
+    scale = (width - LEFT - RIGHT) / makespan
+    ranks = []
     for rank in range(table.stages):
-        y = TOP + ROW * rank
-        peak = float(timeline.peak_activations[rank])
-        idle = 1.0 - float(timeline.busy[rank]) / span
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end" fill="#222">rank {rank}</text>')
-        parts.append(
-            f'<rect x="{LEFT}" y="{y}" width="{scale * span:.2f}" height="{BAR}" fill="#ececec">'
-            "<title>idle</title></rect>"
-        )
-        parts.append(
-            f'<text x="{LEFT + scale * span + 8:.2f}" y="{y + 15}" fill="#222">'
-            f"peak {peak:.4g}, idle {100 * idle:.1f} %</text>"
-        )
+        idle = 100.0 * (1.0 - float(timeline.busy[rank]) / makespan)
         rows = range(int(table.offsets[rank]), int(table.offsets[rank + 1]))
-        parts.extend(_bar(timeline, i, y, scale, labelled) for i in rows)
-    parts.extend(_axis(timeline, scale))
-    parts.append("</svg>")
-    return "\n".join(parts)
+        bars = [_bar(timeline, i, scale) for i in rows]
+        ranks.append((TOP + ROW * rank, float(timeline.peak_activations[rank]), idle, bars))
+    axis = TOP + ROW * table.stages + 14
+    legend = [*((COLOURS[kind], WORDS[kind]) for kind in _used(timeline)), ("#ececec", "idle")]
+    return rendered(
+        "gantt.svg", width=width, height=axis + 50, left=LEFT, bar=BAR, title=title, ranks=ranks, scale=scale,
+        span=scale * makespan, makespan=timeline.makespan, axis=axis, legend=legend, colours=COLOURS, words=WORDS,
+    )  # fmt: skip
 
 
-def _bar(timeline: Timeline, i: int, y: int, scale: float, labelled: bool) -> str:
-    table = timeline.table
-    kind = PassKind(int(table.kind[i]))
-    start, end = float(timeline.start[i]), float(timeline.end[i])
-    x, width = LEFT + start * scale, (end - start) * scale
-    micro = int(table.micro_batch[i])
-    hint = f"{WORDS[kind]}, virtual stage {int(table.stage[i])}, micro-batch {micro}: {start:g} to {end:g}"
-    # The way back up of a V, and every further lap of an interleaved order, is drawn lighter.
-    later = int(table.stage[i]) % table.model_stages >= table.stages
-    bar = (
-        f'<rect x="{x:.2f}" y="{y}" width="{max(width, 0.3):.2f}" height="{BAR}" fill="{COLOURS[kind]}" '
-        f'fill-opacity="{0.7 if later else 1.0}" stroke="#ffffff" stroke-width="0.5"><title>{hint}</title></rect>'
-    )
-    if labelled and width >= 8.0 * len(str(micro)):
-        bar += (
-            f'<text x="{x + width / 2:.2f}" y="{y + 14}" text-anchor="middle" font-size="10" fill="#ffffff" '
-            f'pointer-events="none">{micro}</text>'
-        )
-    return bar
-
-
-def _axis(timeline: Timeline, scale: float) -> list[str]:
-    table = timeline.table
-    y = TOP + ROW * table.stages + 14
-    parts = []
-    for step in range(11):
-        at = timeline.makespan * step / 10
-        parts.append(
-            f'<text x="{LEFT + at * scale:.2f}" y="{y}" text-anchor="middle" font-size="10" fill="#555">{at:.4g}</text>'
-        )
-    x = float(LEFT)
-    for kind in _used(timeline):
-        parts.append(f'<rect x="{x:.0f}" y="{y + 14}" width="14" height="14" fill="{COLOURS[kind]}"/>')
-        parts.append(f'<text x="{x + 20:.0f}" y="{y + 26}" fill="#222">{WORDS[kind]}</text>')
-        x += 140
-    parts.append(f'<rect x="{x:.0f}" y="{y + 14}" width="14" height="14" fill="#ececec"/>')
-    parts.append(f'<text x="{x + 20:.0f}" y="{y + 26}" fill="#222">idle</text>')
-    return parts
+def _bar(timeline: Timeline, i: int, scale: float) -> dict[str, Any]:
+    """A pass; the way back up of a V, and every further lap of an interleaved order, is `is_later`, drawn lighter."""
+    table, start, end = timeline.table, float(timeline.start[i]), float(timeline.end[i])
+    stage, micro, width = int(table.stage[i]), int(table.micro_batch[i]), (end - start) * scale
+    is_labelled = len(table) <= LABELLED and width >= 8.0 * len(str(micro))
+    bar = {"x": LEFT + start * scale, "width": width, "start": start, "end": end, "stage": stage, "micro": micro}
+    later = stage % table.model_stages >= table.stages
+    return bar | {"kind": PassKind(int(table.kind[i])), "is_later": later, "is_labelled": is_labelled}
 
 
 def _used(timeline: Timeline) -> list[PassKind]:

@@ -1,6 +1,6 @@
 """Tables of the terminal: figures to the right, words to the left, nothing cut off in 80 columns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -34,8 +34,9 @@ def table(
     left: Collection[str] = WORDS,
     wrapped: Collection[str] = ("configuration", "cluster"),
     least: int = 0,
+    rows: Iterable[Iterable[str]] = (),
 ) -> RichTable:
-    """An empty table with these columns: those in `left` are words, those in `wrapped` may take several lines.
+    """A table with these columns: those in `left` are words, those in `wrapped` may take several lines.
 
     least  characters of the configuration, whatever wraps
     """
@@ -45,6 +46,8 @@ def table(
         width = least if name == "configuration" else None
         justify: Literal["left", "right"] = "left" if name in left else "right"
         found.add_column(name, justify=justify, overflow="fold", no_wrap=name not in wrapped, min_width=width)
+    for row in rows:
+        found.add_row(*row)
     return found
 
 
@@ -70,7 +73,4 @@ def shortened(words: Sequence[str], width: int, joint: str = ", ") -> str:
 
 def print_rows(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
     """Rows as a table."""
-    found = table(*rows[0], least=CONFIGURATION_WIDTH)
-    for row in rows:
-        found.add_row(*row.values())
-    console.print(found)
+    console.print(table(*rows[0], least=CONFIGURATION_WIDTH, rows=(row.values() for row in rows)))

@@ -6,7 +6,6 @@ What spoils a measurement is detected and said, not averaged away:
 - drift: the last third of the repeats slower than the first third, as a clock that throttles makes them.
 """
 
-import csv
 import json
 import math
 import re
@@ -19,7 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from threading import Event, Thread
-from types import TracebackType
 
 from primus_search.measure.device.device_info import CPU, clock
 
@@ -96,7 +94,7 @@ def measure_cycle(
 def _is_enough(walls: dict[str, list[float]], repeats: int, spent_s: float, budget_s: float) -> bool:
     """Tight after twice the least repeats; out of time after the least; far out of time after any."""
     width = NOTCH / math.sqrt(repeats)
-    is_tight = all(width * _spread(same) < TARGET_INTERVAL * statistics.median(same) for same in walls.values())
+    is_tight = all(width * _spread(same) < TARGET_INTERVAL * median(same) for same in walls.values())
     if repeats >= 2 * MIN_REPEATS and is_tight:
         return True
     return (spent_s > budget_s and repeats >= MIN_REPEATS) or spent_s > 2 * budget_s
@@ -106,16 +104,16 @@ def summarize(walls: list[float], cpus: list[float] | None = None) -> Timing:
     """Median and spread of repeats; CPU seconds in place of wall seconds where the machine was busy."""
     notes: list[str] = []
     if cpus is not None:
-        ratio = statistics.median(walls) / max(statistics.median(cpus), 1e-9)
+        ratio = median(walls) / max(median(cpus), 1e-9)
         if ratio > BUSY_RATIO:
             note = f"busy machine (wall {ratio:.1f} x CPU seconds): CPU seconds reported"
-            return Timing(median_s=statistics.median(cpus), spread_s=_spread(cpus), repeats=len(cpus), notes=(note,))
+            return Timing(median_s=median(cpus), spread_s=_spread(cpus), repeats=len(cpus), notes=(note,))
     third = len(walls) // 3
     if third >= 2:
-        drift = statistics.median(walls[-third:]) / max(statistics.median(walls[:third]), 1e-12)
+        drift = median(walls[-third:]) / max(median(walls[:third]), 1e-12)
         if drift > DRIFT_RATIO:
             notes.append(f"drift: the last repeats are {drift:.2f} x slower than the first (throttling?)")
-    return Timing(median_s=statistics.median(walls), spread_s=_spread(walls), repeats=len(walls), notes=tuple(notes))
+    return Timing(median_s=median(walls), spread_s=_spread(walls), repeats=len(walls), notes=tuple(notes))
 
 
 def _spread(samples: list[float]) -> float:
@@ -132,13 +130,9 @@ SAID_SHARE = 0.05  # of the readings from which on a slowdown is a warning
 # Reasons as a bit mask: nvml.h, nvmlClocksEventReasons. Idle and a power cap are how a healthy device runs.
 _IDLE, _POWER_CAP = 0x1, 0x4
 _SLOWDOWNS = {
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
+    0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake",
+}  # fmt: skip
 _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the new name and that of old drivers
-_FIELDS = "clocks.sm,power.draw,temperature.gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,57 +153,52 @@ def read_clocks(index: int = 0) -> ClockReading | None:
     """
     if shutil.which("nvidia-smi"):
         for reasons in _REASONS:
-            query = ["nvidia-smi", "-i", str(index), f"--query-gpu={_FIELDS},{reasons}"]
-            text = _output([*query, "--format=csv,noheader,nounits"])
+            query = f"--query-gpu=clocks.sm,power.draw,temperature.gpu,{reasons}"
+            text = _output("nvidia-smi", "-i", str(index), query, "--format=csv,noheader,nounits")
             if text is not None:
                 return nvidia_reading(text)
     if shutil.which("rocm-smi"):
-        text = _output(["rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json"])
+        text = _output("rocm-smi", "-d", str(index), "--showclocks", "--showpower", "--showtemp", "--json")
         return None if text is None else amd_reading(text)
     return None
 
 
-def _output(command: list[str]) -> str | None:
+def _output(*command: str) -> str | None:
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=True)
+        return subprocess.run(command, capture_output=True, text=True, timeout=TOOL_LIMIT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout
 
 
 def nvidia_reading(text: str) -> ClockReading | None:
     """From a line of nvidia-smi; None where it holds no clock."""
-    row = next(csv.reader([text.strip()], skipinitialspace=True), [])
+    row = [word.strip() for word in text.strip().split(",")]
     if len(row) < 4 or _number(row[0]) is None:
         return None
     clock, power, temperature = (_number(word) or 0.0 for word in row[:3])
-    reasons = row[3].strip()
-    mask = int(reasons, 16) if re.fullmatch(r"0x[0-9a-fA-F]+", reasons) else 0
+    mask = int(row[3], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", row[3]) else 0
     return ClockReading(clock_mhz=clock, power_w=power, temperature_c=temperature, reasons=mask)
 
 
 def amd_reading(text: str) -> ClockReading | None:
     """From rocm-smi's JSON, whose names differ between releases."""
-    start = text.find("{")
     try:
-        card: dict[str, str] = next(iter(json.loads(text[start:]).values()))
+        card: dict[str, str] = next(iter(json.loads(text[text.find("{") :]).values()))
     except (ValueError, StopIteration):
         return None
-    found: dict[str, float] = {}
-    for name, value in card.items():
-        number, lower = _number(re.sub(r"[^0-9.]", "", value)), name.lower()
-        wanted = {"sclk clock speed": "clock_mhz", "power (w)": "power_w", "junction": "temperature_c"}
-        for part, key in wanted.items():
-            if part in lower and number is not None:
-                found.setdefault(key, number)
-    if "clock_mhz" not in found:
+    wanted = {"clock_mhz": "sclk clock speed", "power_w": "power (w)", "temperature_c": "junction"}
+    found = {
+        key: _number(re.sub(r"[^0-9.]", "", next((v for name, v in card.items() if part in name.lower()), "")))
+        for key, part in wanted.items()
+    }
+    clock, power, temperature = found.values()
+    if clock is None:
         return None
-    power, temperature = found.get("power_w", 0.0), found.get("temperature_c", 0.0)
-    return ClockReading(clock_mhz=found["clock_mhz"], power_w=power, temperature_c=temperature)
+    return ClockReading(clock_mhz=clock, power_w=power or 0.0, temperature_c=temperature or 0.0)
 
 
 def _number(word: str) -> float | None:
-    return float(word) if re.fullmatch(r"[0-9]+(\.[0-9]*)?", word.strip()) else None
+    return float(word) if re.fullmatch(r"[0-9]+(\.[0-9]*)?", word) else None
 
 
 @dataclass(slots=True)
@@ -231,16 +220,11 @@ class Watch:
         return self
 
     def _poll(self) -> None:
-        while not self._done.is_set():
-            found = read_clocks(self.index)
-            if found is None:
-                return
+        while not self._done.is_set() and (found := read_clocks(self.index)) is not None:
             self.readings.append(found)
             self._done.wait(EVERY_S)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         if self._thread is not None:
             self._thread.join()
@@ -256,13 +240,11 @@ class Watch:
         loaded = self._loaded()
         if not loaded:
             return "clocks unknown: " + ("the device was idle when asked" if self.readings else "no tool reads them")
-        clocks = [one.clock_mhz for one in loaded]
+        mhz, power = [one.clock_mhz for one in loaded], median(one.power_w for one in loaded)
         capped = sum(bool(one.reasons & _POWER_CAP) for one in loaded) / len(loaded)
-        power, hottest = median(one.power_w for one in loaded), max(one.temperature_c for one in loaded)
         held = f", held back by its power cap in {capped:.0%} of readings" if capped else ""
-        return (
-            f"{median(clocks):.0f} MHz ({min(clocks):.0f} to {max(clocks):.0f}), {power:.0f} W, {hottest:.0f} C{held}"
-        )
+        hottest = max(one.temperature_c for one in loaded)
+        return f"{median(mhz):.0f} MHz ({min(mhz):.0f} to {max(mhz):.0f}), {power:.0f} W, {hottest:.0f} C{held}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
