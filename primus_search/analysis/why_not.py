@@ -15,18 +15,8 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
+from primus_search.exploration import neighbours
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.neighbours import (
-    Evaluator,
-    Figures,
-    RuleViolation,
-    Trial,
-    Values,
-    figures_of,
-    single_changes,
-    table_of,
-    values_of,
-)
 from primus_search.exploration.result import RankingTable, is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn.logged_run import read_job
@@ -52,8 +42,8 @@ class Chance:
     rows: int
     fitting: int
     is_whole: bool
-    best: Values | None
-    figures: Figures | None
+    best: neighbours.Values | None
+    figures: neighbours.Figures | None
     removed: tuple[tuple[str, int, str], ...]
 
 
@@ -62,12 +52,14 @@ class WhyNot:
     """The answer. `would_fit`: single further changes after which the plain change fits, where it does not."""
 
     asked: Mapping[str, AxisValue]
-    alone: Trial
+    alone: neighbours.Trial
     chance: Chance
     would_fit: tuple[str, ...]
 
 
-def parse_asked(text: str, base: Values, evaluator: Evaluator | None = None) -> dict[str, AxisValue]:
+def parse_asked(
+    text: str, base: neighbours.Values, evaluator: neighbours.Evaluator | None = None
+) -> dict[str, AxisValue]:
     """`tp=4,pp=2` or `TP4 PP2 mbs2`, words as tables print them, as axes with typed values.
 
     `@FILE` stands for what a launch file has otherwise than `base`. Raises `InputError` with every part that cannot be
@@ -101,29 +93,29 @@ def parse_asked(text: str, base: Values, evaluator: Evaluator | None = None) -> 
     return asked
 
 
-def _of_file(path: Path, base: Values, evaluator: Evaluator | None) -> dict[str, AxisValue]:
+def _of_file(path: Path, base: neighbours.Values, evaluator: neighbours.Evaluator | None) -> dict[str, AxisValue]:
     """What an experiment has otherwise than a candidate; layouts that deal the layers alike are one."""
     world = evaluator.choice.cluster.world if evaluator else 0
     model = evaluator.space.model if evaluator else None
-    there = values_of(read_job(path, world, model).candidate)
+    there = neighbours.values_of(read_job(path, world, model).candidate)
     layout, stages = base["pipeline_layout"], int(base["pp"]) * int(base["vpp"])  # type: ignore[arg-type]
     assert isinstance(layout, Layout)
     plain = dict(base) | {"pipeline_layout": canonical(layout, model, stages)}
     return {name: value for name, value in there.items() if value != plain[name]}
 
 
-def why_not(evaluator: Evaluator, base: Values, asked: Mapping[str, AxisValue]) -> WhyNot:
+def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Mapping[str, AxisValue]) -> WhyNot:
     """The answer for a candidate and the axes asked for."""
     alone = evaluator.try_out(base, asked)
     misses = alone.is_legal and not alone.fits
-    would_fit = tuple(single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
+    would_fit = tuple(neighbours.single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
     axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in evaluator.space.axes)
     return WhyNot(
         asked=asked, alone=alone, chance=_chance(evaluator, replace(evaluator.space, axes=axes)), would_fit=would_fit
     )
 
 
-def _chance(evaluator: Evaluator, narrowed: Space) -> Chance:
+def _chance(evaluator: neighbours.Evaluator, narrowed: Space) -> Chance:
     enumerator = Enumerator(narrowed.on(evaluator.choice))
     seen, fitting = min(enumerator.size, MOST_ROWS), 0
     best, figures = None, None
@@ -147,7 +139,7 @@ def _chance(evaluator: Evaluator, narrowed: Space) -> Chance:
         if found is None:
             continue
         if figures is None or _rank(found) < _rank(figures):
-            best, figures = values_of(candidates, int(rows[top])), found
+            best, figures = neighbours.values_of(candidates, int(rows[top])), found
     removed = sorted(enumerator.removed.items(), key=lambda item: -item[1])
     return Chance(
         rows=enumerator.size,
@@ -159,7 +151,7 @@ def _chance(evaluator: Evaluator, narrowed: Space) -> Chance:
     )
 
 
-def _by_expected_step(evaluator: Evaluator, table: Candidates) -> Ints:
+def _by_expected_step(evaluator: neighbours.Evaluator, table: Candidates) -> Ints:
     """Rows by expected step; those whose projection alone is slower than the first's, by that, behind the others."""
     projection = evaluator.projector.project(table)
     step_s = projection.step.total
@@ -171,7 +163,7 @@ def _by_expected_step(evaluator: Evaluator, table: Candidates) -> Ints:
     return np.argsort(expected_s, kind="stable")
 
 
-def _rank(figures: Figures) -> tuple[bool, float]:
+def _rank(figures: neighbours.Figures) -> tuple[bool, float]:
     """Fitting rows by expected time, the others by the bytes they miss."""
     return (not figures.fits, figures.expected_step_s if figures.fits else -figures.headroom_bytes)
 
@@ -182,7 +174,7 @@ class MovedRow:
 
     rank: int
     was: int
-    figures: Figures
+    figures: neighbours.Figures
     row: Any
 
 
@@ -195,31 +187,33 @@ class WhatIf:
     """
 
     changes: tuple[str, ...]
-    before: Figures
-    after: Figures | None
-    broken: tuple[RuleViolation, ...]
+    before: neighbours.Figures
+    after: neighbours.Figures | None
+    broken: tuple[neighbours.RuleViolation, ...]
     ranking: tuple[MovedRow, ...]
     looked_at: int
     dropped: int
 
 
-def what_if(run: SavedRun, evaluator: Evaluator, base: Values, changes: Sequence[str], top: int) -> WhatIf:
+def what_if(
+    run: SavedRun, evaluator: neighbours.Evaluator, base: neighbours.Values, changes: Sequence[str], top: int
+) -> WhatIf:
     """Change keys of the space file (`hardware.nic_GBps=100`, `nodes=16`) and project again; `top` rows are listed.
 
     Raises `InputError` for a key that cannot be changed, and for changes to the axes: that is what why-not asks.
     """
     changed = changed_space(run, changes)
     choice = _same(changed, evaluator.choice, evaluator.space)
-    there = Evaluator(changed, choice)
+    there = neighbours.Evaluator(changed, choice)
     broken = there.broken(base)
     after = None if broken else there.project([base])[0]
     numbers = [n for n, row in enumerate(run.ranking, start=1) if is_on(row, evaluator.choice)]
     rows = [run.ranking[n - 1] for n in numbers]
-    every = [values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
-    legal = [int(i) for i in np.flatnonzero(there.still_legal(table_of(every)))] if every else []
+    every = [neighbours.values_of(Candidates.from_words({name: row[name] for name in COLUMN_NAMES})) for row in rows]
+    legal = [int(i) for i in np.flatnonzero(there.still_legal(neighbours.table_of(every)))] if every else []
     ranking: list[MovedRow] = []
     if legal:
-        table = table_of([every[i] for i in legal])
+        table = neighbours.table_of([every[i] for i in legal])
         projection = there.projector.project(table)
         shares = there.expected_shares(table, projection)
         anew = RankingTable(
@@ -235,7 +229,7 @@ def what_if(run: SavedRun, evaluator: Evaluator, base: Values, changes: Sequence
             MovedRow(
                 rank=place,
                 was=numbers[legal[i]],
-                figures=figures_of(projection, i, float(shares[i])),
+                figures=neighbours.figures_of(projection, i, float(shares[i])),
                 row=rows[legal[i]],
             )
             for place, i in enumerate(order, start=1)

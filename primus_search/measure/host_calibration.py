@@ -29,27 +29,12 @@ from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTI
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.declare.evidence_files import tables_of
 from primus_search.declare.source import written
+from primus_search.measure import host_rank
 from primus_search.measure.device.device_info import cpu_name
 from primus_search.measure.device.device_table import TERA, to_csv
-from primus_search.measure.host_rank import (
-    ATTENTION,
-    EXPERTS,
-    GEMMS,
-    MESSAGES,
-    STREAMS,
-)
 from primus_search.measure.modules.streams import COUNTED_BYTES, memory_law, rates
 from primus_search.measure.rank_group import RankJob, failure_of, run_jobs
-from primus_search.values.machine.cluster import (
-    Accelerator,
-    AttentionKernel,
-    AttentionLaw,
-    Footprint,
-    GemmLaw,
-    GroupedGemmLaw,
-    LaunchLaw,
-    Network,
-)
+from primus_search.values.machine import cluster as machine
 
 MAX_DEVICES = 8
 CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again
@@ -113,7 +98,7 @@ def calibration_job() -> RankJob:
     return RankJob(function="primus_search.measure.host_rank:calibrate_rank", payload={}, limit_s=LIMIT_S)
 
 
-def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
+def fit(figures: dict[str, Any], count: int) -> tuple[machine.Accelerator, machine.Network]:
     """The laws of one of `count` devices and of the links between them, and the measured calls as tables."""
     kernels, links = tables_of(rows_of(figures, count, "measured here"), "host")
     accelerator, network = accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
@@ -123,11 +108,11 @@ def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
 def rows_of(figures: dict[str, Any], count: int, source: str) -> list[dict[str, str]]:
     """The figures of `host_rank` as rows of a measurement CSV; messages in two-byte elements."""
     rows: list[dict[str, Any]] = []
-    for (m, n, k), t in zip(GEMMS, figures["gemm_s"], strict=True):
+    for (m, n, k), t in zip(host_rank.GEMMS, figures["gemm_s"], strict=True):
         shape = {"kind": "gemm", "m": m, "n": n, "k": k}
         rows.append(shape | {"op": "fwd", "value": 2.0 * m * n * k / t["forward"]})
         rows.append(shape | {"op": "bwd", "value": 4.0 * m * n * k / (t["input_grad"] + t["weight_grad"])})
-    for (batch, heads, seq, dim), t in zip(ATTENTION, figures["attention_s"], strict=True):
+    for (batch, heads, seq, dim), t in zip(host_rank.ATTENTION, figures["attention_s"], strict=True):
         shape = {"kind": "attention", "batch": batch, "heads": heads, "seq": seq, "head_dim": dim, "causal": "true"}
         flops = 2.0 * batch * heads * seq * seq * dim
         rows.append(shape | {"op": "fwd_torch_sdpa", "value": flops / t["forward"]})
@@ -135,7 +120,7 @@ def rows_of(figures: dict[str, Any], count: int, source: str) -> list[dict[str, 
     for row in rows:
         row |= {"unit": "TFLOP/s", "value": row["value"] / TERA}
     for op, seconds in figures["links"].items():
-        for size, duration in zip(MESSAGES, seconds, strict=True):
+        for size, duration in zip(host_rank.MESSAGES, seconds, strict=True):
             message = size / 4.0 * COUNTED_BYTES
             rows.append({"kind": "collective", "op": op, "message_bytes": message, "num_gpus": count, "unit": "us"})
             rows[-1] |= {"value": duration * 1e6}
@@ -152,67 +137,67 @@ def mean_of(parts: list[Any]) -> Any:
     return float(np.mean(parts))
 
 
-def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
+def accelerator_of(f: dict[str, Any], memory_bytes: float) -> machine.Accelerator:
     """The laws of one device from the figures of `host_rank`."""
-    peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(GEMMS, f["gemm_s"], strict=True))
-    rate, launch_s = rates(STREAMS, f, OPTIMIZER_BYTES), f["small_kernel_s"]
+    peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(host_rank.GEMMS, f["gemm_s"], strict=True))
+    rate, launch_s = rates(host_rank.STREAMS, f, OPTIMIZER_BYTES), f["small_kernel_s"]
     bandwidth = max(rate.values())
-    base = Accelerator(
+    base = machine.Accelerator(
         name="host", vendor="host", arch="host", num_compute_units=1,
         bf16_peak_flops_per_s=peak, fp8_peak_flops_per_s=0.0, fp4_peak_flops_per_s=0.0,
         hbm_bytes=memory_bytes, hbm_bytes_per_s=bandwidth, sustained_over_burst=1.0,
         gemm=_fit_gemm(f, peak), attention=_fit_attention(f, peak), memory=memory_law(rate, bandwidth, launch_s),
-        grouped_gemm=GroupedGemmLaw(**dict.fromkeys(GROUPED_FACTORS, 1.0), gradient_depth_overhead=0.0),
-        launch=LaunchLaw(stream_s=launch_s, graph_s=launch_s),
-        footprint=Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
+        grouped_gemm=machine.GroupedGemmLaw(**dict.fromkeys(GROUPED_FACTORS, 1.0), gradient_depth_overhead=0.0),
+        launch=machine.LaunchLaw(stream_s=launch_s, graph_s=launch_s),
+        footprint=machine.Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
     )  # fmt: skip
     # The rate of grouped products against the law's dense ones of the same size.
-    groups, rows, k, n = EXPERTS
+    groups, rows, k, n = host_rank.EXPERTS
     dense_s = groups * float(gemm_s(base, rows, n, k, gemm_pass=GemmPass.FORWARD))
     return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / f["experts_s"]["forward"]))
 
 
-def _fit_gemm(f: dict[str, Any], peak: float) -> GemmLaw:
+def _fit_gemm(f: dict[str, Any], peak: float) -> machine.GemmLaw:
     """Rate of a large product as the median over shapes, backward against forward likewise.
 
     A CPU's BLAS has no tiles and waves of a GPU's kind; those parameters stay 0.
     """
-    flops = np.array([2.0 * m * n * k for m, n, k in GEMMS])
+    flops = np.array([2.0 * m * n * k for m, n, k in host_rank.GEMMS])
     seconds = np.array([[t["forward"], t["input_grad"], t["weight_grad"]] for t in f["gemm_s"]])
     rates = flops[:, None] / seconds
     forward, backward = float(np.median(rates[:, 0])), float(np.median(rates[:, 1:]))
     found = {"bf16_efficiency": forward / peak, "latency_s": f["small_kernel_s"]}
     found |= dict.fromkeys(("backward_factor", "fp8_backward_factor"), backward / forward)
-    others = [field.name for field in fields(GemmLaw) if field.default is MISSING]
-    return GemmLaw(**dict.fromkeys(others, 0.0) | found)
+    others = [field.name for field in fields(machine.GemmLaw) if field.default is MISSING]
+    return machine.GemmLaw(**dict.fromkeys(others, 0.0) | found)
 
 
-def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
+def _fit_attention(f: dict[str, Any], peak: float) -> machine.AttentionLaw:
     """Rates at the longest sequence, and the ramp that explains the shortest."""
-    pairs = [b * h * s * s / 2.0 * 4.0 * d for b, h, s, d in ATTENTION]
+    pairs = [b * h * s * s / 2.0 * 4.0 * d for b, h, s, d in host_rank.ATTENTION]
     forward = [flops / t["forward"] for flops, t in zip(pairs, f["attention_s"], strict=True)]
     backward = [2.5 * flops / t["backward"] for flops, t in zip(pairs, f["attention_s"], strict=True)]
-    short, long = ATTENTION[0][2] / 2.0, ATTENTION[-1][2] / 2.0
+    short, long = host_rank.ATTENTION[0][2] / 2.0, host_rank.ATTENTION[-1][2] / 2.0
     # rate(s) = r s / (s + s0) at both lengths, solved for s0 and r
     ratio = min(forward[0] / forward[-1], 0.999)
     ramp = max((1.0 - ratio) / (ratio / short - 1.0 / long), 0.0) if ratio / short > 1.0 / long else 0.0
     scale = (long + ramp) / long / peak
-    kernel = AttentionKernel(
+    kernel = machine.AttentionKernel(
         forward_efficiency=forward[-1] * scale, backward_efficiency=backward[-1] * scale, latent_backward_factor=1.0
     )
-    return AttentionLaw(
+    return machine.AttentionLaw(
         softmax_dims=0.0, ramp_tokens=ramp, causal_tokens=0.0, latency_s=f["small_kernel_s"], kernels={"sdpa": kernel}
     )
 
 
-def network_of(links: dict[str, list[float]], count: int) -> Network:
+def network_of(links: dict[str, list[float]], count: int) -> machine.Network:
     """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
     if not links:
         return _network(count, dict.fromkeys(("ring", "all_to_all", "send"), 1e9), 1e-6, 0.0)
     wires = {"all_reduce": 2.0 * (count - 1) / count, "all_gather": (count - 1) / count}
     wires |= {"all_to_all": (count - 1) / count, "send": 1.0}
     latency_s = float(np.median([seconds[0] for seconds in links.values()]))
-    sizes = np.array(MESSAGES[1:]) / 4.0 * COUNTED_BYTES
+    sizes = np.array(host_rank.MESSAGES[1:]) / 4.0 * COUNTED_BYTES
     moving = {name: np.maximum(np.array(links[name][1:]) - latency_s, MIN_MOVE_S) for name in wires}
     bytes_ = {name: wires[name] * sizes for name in wires}
     half_speed = min(RAMPS, key=lambda ramp: sum(_ramp_error(bytes_[n], moving[n], ramp)[1] for n in wires))
@@ -228,7 +213,7 @@ def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: f
     return float(np.exp(logs.mean())), float(((logs - logs.mean()) ** 2).sum())
 
 
-def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
+def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> machine.Network:
     """One switch between the devices; the same line stands for a NIC, which a host has none of."""
     line = max(rates.values())
     nothing = ("link_hop_latency_s", "pair_loss", "in_network_efficiency", "nic_half_speed_bytes", "scale_loss")
@@ -237,7 +222,7 @@ def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_b
     exchange = rates["all_to_all"] / line
     same: dict[str, Any] = dict.fromkeys(nothing, 0.0) | dict.fromkeys(whole, 1.0) | dict.fromkeys(latencies, latency_s)
     same |= dict.fromkeys(("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s"), line)
-    return Network(
+    return machine.Network(
         gpus_per_node=count, domain_size=count, pod_size=count, nics_per_node=1, topology="switch",
         link_half_speed_bytes=half_speed_bytes, ring_efficiency=rates["ring"] / line,
         all_to_all_efficiency=exchange, dispatch_efficiency=exchange, p2p_efficiency=rates["send"] / line,
@@ -248,7 +233,7 @@ def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_b
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def to_yaml(parts: tuple[Accelerator, Network], *, source: str, tables: str = "") -> str:
+def to_yaml(parts: tuple[machine.Accelerator, machine.Network], *, source: str, tables: str = "") -> str:
     """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
     accelerator, network = parts
     head = {"name": accelerator.name, "vendor": accelerator.vendor, "default_stack": "host"}

@@ -128,11 +128,7 @@ def as_traced(stack: Stack) -> Stack:
     return replace(
         stack,
         kernels=replace(
-            stack.kernels,
-            attention_kernel=FLASH,
-            has_fused_norm=True,
-            has_fused_activation=True,
-            has_dropout=False,
+            stack.kernels, attention_kernel=FLASH, has_fused_norm=True, has_fused_activation=True, has_dropout=False
         ),
         memory=replace(
             memory,

@@ -18,16 +18,8 @@ import torch
 import torch.distributed as dist
 
 from primus_search.base.guards import interrupts
+from primus_search.measure import isolate
 from primus_search.measure.device.device_info import CPU, CUDA, LARGEST_MMAP_THRESHOLD, resident_bytes
-from primus_search.measure.isolate import (
-    ProcessOutcome,
-    ProcessVerdict,
-    die_with_parent,
-    ending,
-    isolated,
-    load,
-    outcome_of,
-)
 
 START_S = 90.0  # what a process may take before its first job: interpreter, torch
 
@@ -44,14 +36,14 @@ CPU_ENVIRONMENT = {
 }
 
 
-def run_ranks(function: str, payload: dict[str, Any], *, ranks: int, limit_s: float) -> list[ProcessOutcome]:
+def run_ranks(function: str, payload: dict[str, Any], *, ranks: int, limit_s: float) -> list[isolate.ProcessOutcome]:
     """The function's outcome on every rank; its payload gains `rank`, `ranks` and `meeting` (see `join`)."""
     with tempfile.TemporaryDirectory(prefix="primus-search-ranks-") as folder, ThreadPoolExecutor(ranks) as pool:
         meeting = (Path(folder) / "meeting").as_uri()
 
-        def run(rank: int) -> ProcessOutcome:
+        def run(rank: int) -> isolate.ProcessOutcome:
             job = payload | {"rank": rank, "ranks": ranks, "meeting": meeting}
-            return isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT)
+            return isolate.isolated(function, job, limit_s=limit_s, environment=CPU_ENVIRONMENT)
 
         return interrupts.results([pool.submit(run, rank) for rank in range(ranks)])
 
@@ -65,7 +57,7 @@ class RankJob:
     limit_s: float
 
 
-def run_jobs(jobs: Sequence[RankJob], *, ranks: int, threads: int, warm: str) -> list[list[ProcessOutcome]]:
+def run_jobs(jobs: Sequence[RankJob], *, ranks: int, threads: int, warm: str) -> list[list[isolate.ProcessOutcome]]:
     """Every job's outcome on every rank. `warm` names a function that each rank calls once, before its forks.
 
     A fresh interpreter with torch takes seconds to start, a fork of one milliseconds: each rank forks a child for every
@@ -75,18 +67,18 @@ def run_jobs(jobs: Sequence[RankJob], *, ranks: int, threads: int, warm: str) ->
     payload = {"jobs": [asdict(job) for job in jobs], "threads": threads, "warm": warm}
     limit_s = START_S + sum(job.limit_s for job in jobs)
     by_rank = run_ranks("primus_search.measure.rank_group:run_forked", payload, ranks=ranks, limit_s=limit_s)
-    if any(outcome.verdict is not ProcessVerdict.DONE for outcome in by_rank):
+    if any(outcome.verdict is not isolate.ProcessVerdict.DONE for outcome in by_rank):
         return [by_rank] * len(jobs)
     return [
-        [ProcessOutcome.of_json(one) for one in same]
+        [isolate.ProcessOutcome.of_json(one) for one in same]
         for same in zip(*(outcome.value for outcome in by_rank), strict=True)
     ]
 
 
-def failure_of(outcomes: Sequence[ProcessOutcome]) -> ProcessOutcome | None:
+def failure_of(outcomes: Sequence[isolate.ProcessOutcome]) -> isolate.ProcessOutcome | None:
     """What went wrong on the ranks of one job: a cause rather than a peer's wait for it; None where all is well."""
-    failed = [outcome for outcome in outcomes if outcome.verdict is not ProcessVerdict.DONE]
-    return min(failed, key=lambda outcome: outcome.verdict is ProcessVerdict.HANG) if failed else None
+    failed = [outcome for outcome in outcomes if outcome.verdict is not isolate.ProcessVerdict.DONE]
+    return min(failed, key=lambda outcome: outcome.verdict is isolate.ProcessVerdict.HANG) if failed else None
 
 
 def join(payload: dict[str, Any], *, device: str = CPU, limit_s: float = 60.0) -> None:
@@ -156,7 +148,7 @@ def run_forked(payload: dict[str, Any]) -> list[dict[str, Any]]:
     torch.set_num_threads(1)  # a pool of threads would not survive the fork
     if all(job["payload"].get("device", CPU) == CPU for job in payload["jobs"]):
         prefer()
-    load(payload["warm"])()
+    isolate.load(payload["warm"])()
     own = {name: payload[name] for name in ("rank", "ranks", "threads")} | {"resident_bytes": resident_bytes()}
     outcomes = []
     for number, job in enumerate(payload["jobs"]):
@@ -181,13 +173,17 @@ def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str,
     child = _FORK.Process(target=_answer, args=(function, payload, writer, os.getpid()))
     child.start()
     writer.close()
-    outcome = {"verdict": ProcessVerdict.HANG.value, "value": None, "cause": f"no result within {limit_s:.0f} s"}
+    outcome = {
+        "verdict": isolate.ProcessVerdict.HANG.value,
+        "value": None,
+        "cause": f"no result within {limit_s:.0f} s",
+    }
     try:
         if reader.poll(limit_s):
             outcome = reader.recv()
     except EOFError:
         child.join()
-        verdict, cause = ending(child.exitcode or 0)
+        verdict, cause = isolate.ending(child.exitcode or 0)
         outcome |= {"verdict": verdict.value, "cause": cause}
     finally:
         reader.close()
@@ -199,8 +195,8 @@ def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str,
 def _answer(function: str, payload: Mapping[str, Any], writer: "Connection[Any, Any]", parent: int) -> None:
     """The child's whole life; it never returns into the parent's code."""
     try:
-        die_with_parent(parent)
+        isolate.die_with_parent(parent)
         torch.set_num_threads(payload["threads"])
-        writer.send(outcome_of(function, payload))
+        writer.send(isolate.outcome_of(function, payload))
     finally:
         os._exit(1)

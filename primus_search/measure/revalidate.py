@@ -24,19 +24,11 @@ from primus_search.cost.confidence.uncertainty import confidence
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import FIT_THRESHOLD, Memory, Projection, Step
 from primus_search.cost.stage import Key, keys_of
+from primus_search.measure import memory_residual as residuals
 from primus_search.measure.candidate_bench import Bencher, Failure, MeasurementCache, read
 from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
 from primus_search.measure.device.preflight import preflight
 from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.memory_residual import (
-    account,
-    activation_ratio,
-    dtype_of,
-    fit_probability_of,
-    residual,
-    upper_bytes,
-    with_residual,
-)
 from primus_search.measure.modules.layers import without_module
 from primus_search.values.candidates import Bools, Candidates, Ints
 from primus_search.values.job import Job
@@ -127,13 +119,7 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
 # --- trace --------------------------------------------------------------------------------------------------------
 
 
-def _trace_top(
-    before: Revalidation,
-    job: Job,
-    c: Candidates,
-    top_k: int,
-    memory_margin: float,
-) -> Revalidation:
+def _trace_top(before: Revalidation, job: Job, c: Candidates, top_k: int, memory_margin: float) -> Revalidation:
     """Activation memory of rows from torch instead of from the formulas, in their present order.
 
     Those of the first rows; where none of them FITS, of those behind that are projected to fit, until one does.
@@ -164,21 +150,24 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
     """One row traced and, where a device was asked about its layers, with what the device held."""
     memory, evidence, remarks = before.projection.memory, list(before.memory_evidence), dict(before.remarks)
     try:
-        ratio = activation_ratio(job, c, row)
+        ratio = residuals.activation_ratio(job, c, row)
     except RuntimeError as error:
         return replace(before, remarks=remarks | {row: f"could not be traced: {error}"})
     activations = memory.activations.copy()
     activations[row] *= ratio
     memory = replace(memory, activations=activations)
     evidence[row] = TRACED
-    measured_fits, found = dict(before.measured_fits), residual(job, c, row, before.measurements)
+    measured_fits, found = dict(before.measured_fits), residuals.residual(job, c, row, before.measurements)
     if found is not None:
         cluster, room = job.cluster, job.room_bytes(memory_margin)
         evidence[row] = MEASURED
-        memory = with_residual(memory, row, found, cluster, room)
-        remarks[row] = account(memory, row, found, cluster, room)
-        point, bound = float(memory.allocated[row] + memory.context[row]), upper_bytes(memory, row, found, cluster)
-        measured_fits[row] = fit_probability_of(point, bound, room)
+        memory = residuals.with_residual(memory, row, found, cluster, room)
+        remarks[row] = residuals.account(memory, row, found, cluster, room)
+        point, bound = (
+            float(memory.allocated[row] + memory.context[row]),
+            residuals.upper_bytes(memory, row, found, cluster),
+        )
+        measured_fits[row] = residuals.fit_probability_of(point, bound, room)
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
@@ -210,7 +199,7 @@ def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
         model=job.model,
         workload=job.workload,
         device=describe(kind),
-        dtype=dtype_of(job.cluster),
+        dtype=residuals.dtype_of(job.cluster),
         cache=cache,
         limit_s=how.limit_s,
     )
@@ -218,13 +207,7 @@ def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
     return bencher
 
 
-def _measure(
-    before: Revalidation,
-    job: Job,
-    c: Candidates,
-    how: Benchmark,
-    kind: str,
-) -> Revalidation:
+def _measure(before: Revalidation, job: Job, c: Candidates, how: Benchmark, kind: str) -> Revalidation:
     cluster = job.cluster
     bencher = make_bencher(job, how, kind)
     if kind == CUDA and not is_named_like(bencher.device, cluster.accelerator.name):
@@ -253,13 +236,7 @@ def _measure(
     return _ranked(before, again, chooser.covered(), bencher)
 
 
-def _reproject(
-    job: Job,
-    c: Candidates,
-    bencher: Bencher,
-    rows: Sequence[int],
-    how: Benchmark,
-) -> Projection:
+def _reproject(job: Job, c: Candidates, bencher: Bencher, rows: Sequence[int], how: Benchmark) -> Projection:
     measured = bencher.layers(c, rows)
     return Projector(job, memory_margin=how.memory_margin, measured=measured).project(c)
 

@@ -1,6 +1,6 @@
 """What `compare` prints."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from rich.console import Group
@@ -37,21 +37,19 @@ def print_comparison(c: Comparison, stream: TextIO) -> None:
     """What changed, then why."""
     console = Plain(stream)
     console.print(f"A: {c.a}\nB: {c.b}")
-    console.print(_figures(c))
-    console.print(_winner(c))
-    console.print(_inputs(c))
-    console.print(_moved(c))
+    for part in (_figures, _winner, _inputs, _moved):
+        console.print(part(c))
 
 
 def _figures(c: Comparison) -> RichTable:
-    table = _table("best of each run", "A", "B", "change")
+    rows = []
     for name, (a, b) in c.figures.items():
         scale = GB if name.endswith("_bytes") else 1.0
         # Of a ratio that is nothing but rounding, how often as large it became says nothing.
         a, b = (0.0 if abs(value) < ROUNDING else value for value in (a, b))
         change = f"{b / a - 1.0:+.1%}" if a else ""
-        table.add_row(HEADINGS.get(name, name.replace("_", " ")), _number(a / scale), _number(b / scale), change)
-    return table
+        rows.append((HEADINGS.get(name, name.replace("_", " ")), _number(a / scale), _number(b / scale), change))
+    return _table("best of each run", "A", "B", "change", rows=rows)
 
 
 def _number(value: float) -> str:
@@ -61,21 +59,20 @@ def _number(value: float) -> str:
 def _winner(c: Comparison) -> Group | str:
     if not c.winner:
         return "The same configuration wins."
-    table = _table("the winner's", "A", "B", are_words=True)
-    for name, (a, b) in c.winner.items():
-        table.add_row(name, spoken(a), spoken(b))
-    return Group(table)
+    rows = ((name, spoken(a), spoken(b)) for name, (a, b) in c.winner.items())
+    return Group(_table("the winner's", "A", "B", are_words=True, rows=rows))
 
 
 def _inputs(c: Comparison) -> Group | str:
     if not c.inputs:
         return "Inputs, versions and settings are the same."
-    table = _table("input", "A", "B", are_words=True)
+    rows = []
     for one in c.inputs[:MOST_INPUTS]:
         most = HASH_SHOWN if one.what.endswith("sha256") else MOST_SHOWN
-        table.add_row(one.what, *(_cut(value, most) for value in (one.a, one.b)))
+        rows.append((one.what, _cut(one.a, most), _cut(one.b, most)))
     more = len(c.inputs) - MOST_INPUTS
-    return Group(table, *([f"and {more} more (--json shows all)"] if more > 0 else []))
+    found = _table("input", "A", "B", are_words=True, rows=rows)
+    return Group(found, *([f"and {more} more (--json shows all)"] if more > 0 else []))
 
 
 def _cut(value: object, most: int) -> str:
@@ -92,16 +89,14 @@ def _moved(c: Comparison) -> Group:
         return Group(*lines, c.unexplained)
     if not c.moved:
         return Group(*lines, "No input that moves a figure differs.")
-    table = _table("what moved the number", "tokens/s/GPU", "change")
-    table.add_row("A's winner under A's inputs", f"{c.moved[0].before:,.1f}", "")
+    rows = [("A's winner under A's inputs", f"{c.moved[0].before:,.1f}", "")]
     for one in c.moved:
         after = "not legal" if one.after is None else f"{one.after:,.1f}"
-        share = "" if one.change is None else f"{one.change:+.2%}"
-        table.add_row(one.group, after, share)
-    return Group(
-        *lines, table, "B's inputs are put in one after the other; the last line is B's winner where it differs."
-    )
+        rows.append((one.group, after, "" if one.change is None else f"{one.change:+.2%}"))
+    found = _table("what moved the number", "tokens/s/GPU", "change", rows=rows)
+    last = "B's inputs are put in one after the other; the last line is B's winner where it differs."
+    return Group(*lines, found, last)
 
 
-def _table(*columns: str, are_words: bool = False) -> RichTable:
-    return table(*columns, left=columns if are_words else columns[:1], wrapped=columns[1:])
+def _table(*columns: str, are_words: bool = False, rows: Iterable[Iterable[str]] = ()) -> RichTable:
+    return table(*columns, left=columns if are_words else columns[:1], wrapped=columns[1:], rows=rows)

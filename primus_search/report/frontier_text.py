@@ -37,9 +37,7 @@ def print_saved_frontier(run: SavedRun, stream: TextIO | None = None) -> None:
     Plain(stream).print(EVIDENCE)
     if len(mine) < len(run.frontier):
         labels = {name: best[name] for name in cluster_columns(best)}
-        where = ", ".join(
-            f"{n}={value:g}" if isinstance(value, float) else f"{n}={value}" for n, value in labels.items()
-        )
+        where = ", ".join(f"{n}={v:g}" if isinstance(v, float) else f"{n}={v}" for n, v in labels.items())
         Plain(stream).print(f"This is the frontier of {where}; pareto.csv has those of the other clusters as well.")
 
 

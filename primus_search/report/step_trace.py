@@ -23,12 +23,7 @@ US_PER_S = 1e6
 MOST_PASSES = 1 << 18
 """Passes of a trace: about 100 MB of text."""
 
-NAMES = {
-    PassKind.F: "forward",
-    PassKind.B: "input gradient",
-    PassKind.W: "weight gradient",
-    PassKind.BW: "backward",
-}
+NAMES = {PassKind.F: "forward", PassKind.B: "input gradient", PassKind.W: "weight gradient", PassKind.BW: "backward"}
 AFTER = ("gradient_comm", "optimizer", "overhead", "stragglers")
 """Parts of a step behind its pipeline, in this order."""
 

@@ -8,31 +8,25 @@ The progress of a search, on standard error: the best candidates so far, and how
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TextIO
+from dataclasses import dataclass
+from typing import Any, TextIO
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
-from primus_search.analysis.labels import between, chance, counted, evidence_of, factored, rests
+from primus_search.analysis.labels import between, chance, counted, evidence_of, factored, rests, short
 from primus_search.base.units import GB, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.neighbours import figures_of
 from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
 from primus_search.export.ranks import refusal_of
+from primus_search.report import plain_tables as tables
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
-from primus_search.report.plain_tables import (
-    CONFIGURATION_WIDTH,
-    Plain,
-    print_rows,
-    room_of,
-    shortened,
-    table,
-    widths_of,
-)
 
 SHOWN_SHARE = 0.015
 """Share of the step, or of the memory, below which a part is left to `explain`."""
@@ -59,7 +53,7 @@ class View:
 def print_result(result: SearchResult, view: View | None = None, stream: TextIO | None = None) -> None:
     """The details that were asked for, then the first screen."""
     view = view or View()
-    console = Plain(stream)
+    console = tables.Plain(stream)
     rows = result.ranked_rows
     if view.is_raw or view.is_verbose:
         ranks = [rank for rank, row in enumerate(rows, start=1) if is_on(row, result.best.choice)]
@@ -80,7 +74,7 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
 # --- evidence and legend ---------------------------------------------------------------------------------------------
 
 
-def _print_evidence(console: Plain, result: SearchResult, view: View, listed: int) -> None:
+def _print_evidence(console: tables.Plain, result: SearchResult, view: View, listed: int) -> None:
     """Where the figures come from and what the words of the tables mean."""
     console.print(_parts(result.ranking))
     if view.is_verbose:
@@ -93,10 +87,8 @@ def _print_evidence(console: Plain, result: SearchResult, view: View, listed: in
 
 
 def _funnel(result: SearchResult) -> RichTable:
-    found = table("stage", "rows", "seconds", "rows/s/core")
-    for stage in result.stages:
-        found.add_row(stage.name, f"{stage.rows:,}", f"{stage.seconds:.2f}", f"{stage.rows_per_s:,.0f}")
-    return found
+    rows = ((s.name, f"{s.rows:,}", f"{s.seconds:.2f}", f"{s.rows_per_s:,.0f}") for s in result.stages)
+    return tables.table("stage", "rows", "seconds", "rows/s/core", rows=rows)
 
 
 def _removed(result: SearchResult) -> str:
@@ -132,18 +124,16 @@ def _legend(ranking: RankingTable, listed: int) -> str:
 
 def _parts(ranking: RankingTable) -> str:
     """Where the step and the memory of the first row go, largest first."""
-    step, memory = (
-        {f.name.replace("_", " "): float(parts.__getattribute__(f.name)[0]) for f in fields(parts)}
-        for parts in (ranking.projection.step, ranking.projection.memory)
-    )
-    seconds, held = sum(step.values()), sum(memory.values())
-    times = [f"{name} {part / seconds:.0%}" for name, part in _largest(step) if part > SHOWN_SHARE * seconds]
-    sizes = [f"{name} {part / GB:.1f}" for name, part in _largest(memory) if part > SHOWN_SHARE * held]
-    return f"First row, {seconds:.3f} s of step: {', '.join(times)}. {held / GB:.1f} GB of memory: {', '.join(sizes)}."
+    of = figures_of(ranking.projection, 0)
+    times = [f"{name} {part / of.step_s:.0%}" for name, part in _largest(of.step, of.step_s)]
+    sizes = [f"{name} {part / GB:.1f}" for name, part in _largest(of.memory, of.memory_bytes)]
+    held = f"{of.memory_bytes / GB:.1f} GB of memory"
+    return f"First row, {of.step_s:.3f} s of step: {', '.join(times)}. {held}: {', '.join(sizes)}."
 
 
-def _largest(parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(parts.items(), key=lambda item: -item[1])
+def _largest(parts: Mapping[str, float], whole: float) -> list[tuple[str, float]]:
+    shown = [(name.replace("_", " "), part) for name, part in parts.items() if part > SHOWN_SHARE * whole]
+    return sorted(shown, key=lambda item: -item[1])
 
 
 def _goodput(result: SearchResult, token_budget: float) -> list[str]:
@@ -169,15 +159,13 @@ def _ladder(result: SearchResult, token_budget: float) -> RichTable:
     rungs = ladder(result, token_budget)
     is_priced = any(rung.cost_USD for rung in rungs)
     budget = ("goodput", "days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
-    found = table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget)
+    rows = []
     for rung in rungs:
         name = ", ".join(f"{key}={value}" for key, value in rung.labels) or counted(rung.nodes, "node")
+        rates = f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}", f"{rung.efficiency:.1%}"
         cells = (f"{rung.goodput:.1%}", f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
-        found.add_row(
-            name, f"{rung.world:,}", f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}",
-            f"{rung.efficiency:.1%}", *cells[: len(budget)],
-        )  # fmt: skip
-    return found
+        rows.append((name, f"{rung.world:,}", *rates, *cells[: len(budget)]))
+    return tables.table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget, rows=rows)
 
 
 TIED = "="
@@ -188,23 +176,26 @@ MOST_WORDS = 30
 """Width that the words of a row take from its figures, at most."""
 
 
-def print_ranked(console: Plain, ranks: Sequence[int], rows: Sequence[Row]) -> None:
+def print_ranked(console: tables.Plain, ranks: Sequence[int], rows: Sequence[Row]) -> None:
     """Rows as they are ranked; words that all of them share stand above the table."""
     shared, own = factored(rows)
     cells = [_figures(rank, row) | {"configuration": text} for rank, row, text in zip(ranks, rows, own, strict=True)]
     order = ("#", "configuration", "tok/s/GPU", "90 %", "projected", "GB", "fits", "bubble", "MFU", "T/M")
-    widths = widths_of(cells)
+    widths = tables.widths_of(cells)
     needed = min(widths["configuration"], MOST_WORDS)
     shown = list(order)
+
+    def room() -> int:
+        return console.width - tables.room_of({name: widths[name] for name in shown if name != "configuration"}) - 1
+
     for name in SPARED:
-        if room_of({name: widths[name] for name in shown if name != "configuration"}) + needed + 1 > console.width:
+        if room() < needed:
             shown.remove(name)
-    room = console.width - room_of({name: widths[name] for name in shown if name != "configuration"}) - 1
     for one, text in zip(cells, own, strict=True):
-        one["configuration"] = shortened(text.split(" "), max(room, CONFIGURATION_WIDTH), " ")
+        one["configuration"] = tables.shortened(text.split(" "), max(room(), tables.CONFIGURATION_WIDTH), " ")
     if shared:
         console.print(f"In every row: {shared}")
-    print_rows(console, [{name: one[name] for name in shown} for one in cells])
+    tables.print_rows(console, [{name: one[name] for name in shown} for one in cells])
     left_out = [name for name in SPARED if name not in shown]
     if left_out:
         console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")
@@ -225,10 +216,6 @@ def _figures(rank: int, row: Row) -> dict[str, str]:
     }
 
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
 @contextmanager
 def progress_bar(*, is_shown: bool) -> Iterator[Progress]:
     """A callback that draws; on a pipe or with `is_shown` False it stays silent."""
@@ -240,14 +227,8 @@ def progress_bar(*, is_shown: bool) -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[funnel]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    bar = Bar(*columns)
+    fields = TextColumn("{task.fields[funnel]}"), TextColumn("{task.fields[rate]}")
+    bar = Bar(BarColumn(), MofNCompleteColumn(), *fields, TimeRemainingColumn())
     number = bar.add_task("search", total=None, funnel="", rate="")
     # No refresh thread: worker processes are forked, and a fork must not copy a lock that a thread holds.
     with Live(bar, console=Console(stderr=True), auto_refresh=False, transient=True) as live:
@@ -262,17 +243,12 @@ def progress_bar(*, is_shown: bool) -> Iterator[Progress]:
         yield draw
 
 
-def best_so_far(leaders: Sequence[Leader]) -> "Table":
+def best_so_far(leaders: Sequence[Leader]) -> RichTable:
     """The ranking as far as it is known."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from primus_search.analysis.labels import short
-
-    table = Table("#", "best so far", "projected tok/s/GPU", "GB", box=SIMPLE_HEAD)
+    found = RichTable("#", "best so far", "projected tok/s/GPU", "GB", box=SIMPLE_HEAD)
     sizes = {leader.num_gpus for leader in leaders}
     for rank, leader in enumerate(leaders, start=1):
         where = f"{leader.num_gpus} GPUs " if len(sizes) > 1 else ""
         figures = (f"{leader.tokens_per_s_per_gpu:,.0f}", f"{leader.memory_bytes / GB:.1f}")
-        table.add_row(str(rank), where + short(leader.knobs), *figures)
-    return table
+        found.add_row(str(rank), where + short(leader.knobs), *figures)
+    return found

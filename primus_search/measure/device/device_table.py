@@ -22,21 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from primus_search.measure import rank_group
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, clock, describe, heat, on, synchronize
 from primus_search.measure.device.timing import Watch, measure
 from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.experts import grouped_product
 from primus_search.measure.modules.linear import precise8, scaled_mm, wide8
-from primus_search.measure.rank_group import (
-    RankJob,
-    failure_of,
-    join,
-    leave,
-    run_jobs,
-    run_ranks,
-    there_and_back,
-)
 from primus_search.values.machine.cluster import GROUPED
 
 COLUMNS = (
@@ -60,10 +52,13 @@ def measure_device(path: Path, *, kind: str, gpu: str, sweep: str = "full") -> l
     common = {"device": kind, "gpu": gpu, "sweep": sweep}
     function = "primus_search.measure.device.device_table:sweep_family"
     limit_s = START_S + OVERRUN * SWEEPS[sweep].family_s
-    jobs = [RankJob(function=function, payload=common | {"family": family}, limit_s=limit_s) for family in FAMILIES]
+    jobs = [
+        rank_group.RankJob(function=function, payload=common | {"family": family}, limit_s=limit_s)
+        for family in FAMILIES
+    ]
     watch = Watch() if kind == CUDA else nullcontext()
     with watch as clocks:
-        outcomes = run_jobs(jobs, ranks=1, threads=1, warm=WARM)
+        outcomes = rank_group.run_jobs(jobs, ranks=1, threads=1, warm=WARM)
     for family, (outcome,) in zip(FAMILIES, outcomes, strict=True):
         if outcome.verdict is ProcessVerdict.DONE:
             rows += outcome.value["rows"]
@@ -87,10 +82,10 @@ def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]
     if ranks < 2:
         return [], [f"collectives: this node has {ranks} device"]
     payload = {"device": kind, "gpu": gpu, "sweep": sweep}
-    outcomes = run_ranks(
+    outcomes = rank_group.run_ranks(
         "primus_search.measure.device.device_table:sweep_links", payload, ranks=ranks, limit_s=LINKS_LIMIT_S
     )
-    failure = failure_of(outcomes)
+    failure = rank_group.failure_of(outcomes)
     if failure is not None:
         return [], [f"collectives: {failure.verdict.value}: {failure.cause}"]
     by_call = zip(*(outcome.value for outcome in outcomes), strict=True)
@@ -101,7 +96,7 @@ def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]
 
 def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
     """Inside one rank: every collective at every message size, in microseconds."""
-    join(payload, device=payload["device"])
+    rank_group.join(payload, device=payload["device"])
     ranks, kind = payload["ranks"], payload["device"]
     common = {"kind": "collective", "gpu": payload["gpu"], "dtype": "bf16", "num_gpus": ranks, "nodes": 1, "unit": "us"}
     common |= {"source": _source(kind), "notes": "trust=A; median of repeats after warm-up, ranks synchronised before"}
@@ -119,9 +114,9 @@ def sweep_links(payload: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for op, call in calls.items():
             rows.append(common | {"op": op, "message_bytes": elements * 2, "value": link_s(call, kind) * 1e6})
-        send_s = link_s(partial(there_and_back, whole), kind) / 2.0
+        send_s = link_s(partial(rank_group.there_and_back, whole), kind) / 2.0
         rows.append(common | {"op": "send", "num_gpus": 2, "message_bytes": elements * 2, "value": send_s * 1e6})
-    leave()
+    rank_group.leave()
     return rows
 
 

@@ -57,10 +57,7 @@ def preflight(cluster: Cluster, kind: str) -> tuple[str, ...]:
     failure = failure_of(together)
     if failure is not None:
         return (*words, f"preflight: all-reduce of {ranks}: {failure.verdict.value}: {failure.cause}")
-    return (
-        *words,
-        *shortfalls(cluster, kind, {"all-reduce": max(one.value for one in together)}, ranks=ranks),
-    )
+    return (*words, *shortfalls(cluster, kind, {"all-reduce": max(one.value for one in together)}, ranks=ranks))
 
 
 def shortfalls(cluster: Cluster, kind: str, seconds: dict[str, float], ranks: int = 2) -> tuple[str, ...]:

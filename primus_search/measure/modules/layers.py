@@ -13,21 +13,9 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
+from primus_search.measure.modules import fused_operations as ops
 from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.experts import ExpertMlp
-from primus_search.measure.modules.fused_operations import (
-    DiscardedOutput,
-    Rope,
-    checkpoint,
-    fused_loss,
-    gather,
-    plain_loss,
-    rms_norm,
-    rotate,
-    scatter,
-    split_rope,
-    swiglu,
-)
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.mixer_modules import fused, has_module, mixer_module, output_gate
 from primus_search.measure.modules.shard import Shard
@@ -48,7 +36,7 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.bias is None:
-            return rms_norm(x, self.weight)
+            return ops.rms_norm(x, self.weight)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
@@ -71,22 +59,22 @@ class GroupedQueryAttention(nn.Module):
         )
         self.q_norm = Norm(width) if model.has_qk_norm else None
         self.k_norm = Norm(width) if model.has_qk_norm else None
-        self.rope = Rope(shard.context_seq, width)
+        self.rope = ops.Rope(shard.context_seq, width)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self._split(self.qkv(x))
-        mixed = checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
-        return scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
+        mixed = ops.checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
+        return ops.scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine, sine = self.rope.cosine, self.rope.sine
         if self.q_norm is None or self.k_norm is None:
-            return split_rope(qkv, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
+            return ops.split_rope(qkv, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
         per_head = qkv.view(*qkv.shape[:-1], self.heads + 2 * self.kv_heads, -1)
         q, k, v = torch.split(per_head, [self.heads, self.kv_heads, self.kv_heads], dim=2)
         q, k = self.q_norm(q.contiguous()), self.k_norm(k.contiguous())
         joined = torch.cat([q, k, v], dim=2).flatten(2)
-        return split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
+        return ops.split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
 
     def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
@@ -122,7 +110,7 @@ class LatentAttentionModule(nn.Module):
         self.gate = Linear(model.hidden, self.heads * m.v_head_dim, ranks=ranks, fp8=fp8) if has_gate else None
         keeps = shard.shares_attention_output
         self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8, keeps_input=keeps)
-        self.rope = Rope(shard.context_seq, m.qk_rope_head_dim)
+        self.rope = ops.Rope(shard.context_seq, m.qk_rope_head_dim)
 
     def _down(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries' latent (or x itself), keys' and values' latent, and the shared rotary key."""
@@ -133,24 +121,24 @@ class LatentAttentionModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         latents = self._down(x)
         if self.discards:
-            owner = DiscardedOutput()
+            owner = ops.DiscardedOutput()
             q, k, v = owner.run(self._up, *latents)
             mixed = self._core(q, k, v)
             owner.discard_until_backward_of(mixed)
         else:
             q, k, v = self._up(*latents)
-            mixed = checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
+            mixed = ops.checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
         mixed = mixed.transpose(1, 2).flatten(2)
         if self.gate is not None:
             mixed = fused(output_gate, mixed, self.gate(x))
-        return scatter(self.out(mixed), self.ranks)
+        return ops.scatter(self.out(mixed), self.ranks)
 
     def _up(self, q_latent: Tensor, kv_latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         m, heads = self.sizes, self.heads
         cosine, sine = self.rope.cosine, self.rope.sine
         q = self.q_up(q_latent if self.q_norm is None else self.q_norm(q_latent))
         kv = self.kv_up(self.kv_norm(kv_latent))
-        sizes, rope = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads), gather(k_rope, self.ranks)
+        sizes, rope = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads), ops.gather(k_rope, self.ranks)
         parts: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
             q, kv, rope, sizes, (cosine, sine), self.keeps_view
         )
@@ -176,9 +164,9 @@ class _SplitLatentHeads(torch.autograd.Function):
         q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
         k_out = torch.empty_like(q_out)
         q_out[..., :nope].copy_(q[..., :nope])
-        q_out[..., nope:].copy_(rotate(q[..., nope:], *tables))
+        q_out[..., nope:].copy_(ops.rotate(q[..., nope:], *tables))
         k_out[..., :nope].copy_(kv[..., :nope])
-        k_out[..., nope:].copy_(rotate(k_rope.unsqueeze(1), *tables))
+        k_out[..., nope:].copy_(ops.rotate(k_rope.unsqueeze(1), *tables))
         values = kv[..., nope:]
         return q_out, k_out, values if keeps_view else values.contiguous()
 
@@ -186,9 +174,9 @@ class _SplitLatentHeads(torch.autograd.Function):
     def backward(ctx, grad_q, grad_k, grad_v):  # type: ignore[no-untyped-def]
         nope, _, _ = ctx.sizes
         cosine, sine = ctx.tables
-        q = torch.cat([grad_q[..., :nope], rotate(grad_q[..., nope:], cosine, -sine)], dim=-1)
+        q = torch.cat([grad_q[..., :nope], ops.rotate(grad_q[..., nope:], cosine, -sine)], dim=-1)
         kv = torch.cat([grad_k[..., :nope], grad_v], dim=-1)
-        k_rope = rotate(grad_k[..., nope:].sum(1, keepdim=True), cosine, -sine).squeeze(1)
+        k_rope = ops.rotate(grad_k[..., nope:].sum(1, keepdim=True), cosine, -sine).squeeze(1)
         return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None, None
 
 
@@ -209,8 +197,8 @@ class MlpModule(nn.Module):
         return result
 
     def contract(self, wide: Tensor) -> Tensor:
-        hidden = swiglu(wide) if self.is_gated else F.gelu(wide)
-        return scatter(self.down(hidden), self.ranks)
+        hidden = ops.swiglu(wide) if self.is_gated else F.gelu(wide)
+        return ops.scatter(self.down(hidden), self.ranks)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.contract(self.expand(x))
@@ -280,7 +268,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recompute & Recompute.FULL:
-            return checkpoint(self._whole, x)
+            return ops.checkpoint(self._whole, x)
         return self._whole(x)
 
     def _whole(self, x: Tensor) -> Tensor:
@@ -290,7 +278,7 @@ class Layer(nn.Module):
         if self.norm2 is None:
             return x
         is_again = bool(self.recompute & Recompute.MLP) and self.mlp is not None
-        out = checkpoint(self._feed_forward, x) if is_again else self._feed_forward(x)
+        out = ops.checkpoint(self._feed_forward, x) if is_again else self._feed_forward(x)
         return x + (out if self.norm4 is None else self.norm4(out))
 
     def _attention(self, x: Tensor) -> Tensor:
@@ -305,7 +293,7 @@ class Layer(nn.Module):
         """The block on the norm's output, which recompute of norms discards."""
         if not self.recompute & Recompute.LAYERNORM:
             return block(norm(x))
-        owner = DiscardedOutput()
+        owner = ops.DiscardedOutput()
         y = owner.run(norm, x)
         out = block(y)
         owner.discard_until_backward_of(out)
@@ -336,7 +324,7 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.embedding(tokens, self.weight)
-        return scatter(x if self.positions is None else x + self.positions, self.ranks)
+        return ops.scatter(x if self.positions is None else x + self.positions, self.ranks)
 
 
 class OutputHead(nn.Module):
@@ -351,4 +339,4 @@ class OutputHead(nn.Module):
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.out(self.norm(x))
-        return fused_loss(logits, targets) if self.is_fused else plain_loss(logits, targets)
+        return ops.fused_loss(logits, targets) if self.is_fused else ops.plain_loss(logits, targets)
