@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from primus_search.measure.modules.attention_modules import MissingKernelError, traced_attention
-from primus_search.measure.modules.fused_operations import Rope, checkpoint, gather, rms_norm, rotated, scatter
+from primus_search.measure.modules.fused_operations import Rope, checkpoint, gated, gather, rms_norm, rotated, scatter
 from primus_search.measure.modules.linear import Linear
 from primus_search.measure.modules.mixer_modules import (
     MODULES,
     GatedAttentionModule,
     by_head,
-    fused,
-    output_gate,
     per_head,
 )
 from primus_search.measure.modules.shard import Shard
@@ -40,6 +38,7 @@ from primus_search.values.model import (
 )
 from primus_search.values.model.mixer import attended_tokens
 from tests.oracle import reference_scans
+from tests.oracle.fused_kernel import fused
 from tests.oracle.reference_scans import lower_scores
 
 BF16_BYTES = 2
@@ -248,7 +247,7 @@ class SparseLatentModule(nn.Module):
         latents = selected_attention(q, kv, values, selected, reads=reads, seq_length=self.seq_length)
         mixed = (latents @ self.value_up).transpose(1, 2).flatten(2)
         if self.gate is not None:
-            mixed = fused(output_gate, mixed, self.gate(x))
+            mixed = gated(mixed, self.gate(x))
         return scatter(self.out(mixed), self.ranks)
 
 
@@ -326,7 +325,8 @@ class IndexedAttentionModule(GatedAttentionModule):
 
     def attend(self, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         selected = self.selection(x, x)
-        return checkpoint(self._read, q, k, v) if self.is_selective else self._read(q, k, v, selected)
+        out = checkpoint(self._read, q, k, v) if self.is_selective else self._read(q, k, v, selected)
+        return out.transpose(1, 2).flatten(2)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, selected: Tensor | None = None) -> Tensor:
         reads, block = attended_tokens(self.seq_length, self.mixer.indexer.top_k), self.mixer.indexer.block

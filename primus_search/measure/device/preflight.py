@@ -29,31 +29,26 @@ from primus_search.values.machine.cluster import Cluster
 SICK = 0.7
 LIMIT_S = 120.0
 BUDGET_S = 0.5
-OTHERS, OTHERS_BYTES = "others_bytes", 3e9  # more than the contexts of this process and of the one that asks
+OTHERS, OTHERS_GB = "others_bytes", 3.0  # more than the contexts of this process and of the one that asks
 GEMM = {CUDA: (8192, 8192, 8192), CPU: (512, 3072, 512)}
 STREAM_BYTES = {CUDA: 1 << 30, CPU: 1 << 26}
 LINK_BYTES = {CUDA: 1 << 28, CPU: 1 << 22}
+HOST_COPIES = ("host to device", "device to host")
 HOST_LINK_BYTES_PER_S = 25e9  # of 31.5 GB/s of PCIe 4.0 x16, what pinned copies reach (NVIDIA nvbandwidth, A100)
 
 
 def preflight(cluster: Cluster, kind: str) -> tuple[str, ...]:
     """What is wrong with devices and links of that kind against the cluster's hardware file; empty when all is well."""
-    outcome = isolated("primus_search.measure.device.preflight:examine", {"device": kind}, limit_s=LIMIT_S)
+    outcome = isolated(f"{__name__}:examine", {"device": kind}, limit_s=LIMIT_S)
     if outcome.verdict is not ProcessVerdict.DONE:
         return (f"preflight: {outcome.verdict.value}: {outcome.cause}",)
+    others = outcome.value.pop(OTHERS, 0.0) / GB
+    held = f"preflight: other processes hold {others:.0f} GB of the device; measured times may mislead"
+    words = (*shortfalls(cluster, kind, outcome.value), *([held] if others > OTHERS_GB else []))
     ranks = min(torch.cuda.device_count() if kind == CUDA else 2, cluster.network.gpus_per_node)
-    others = outcome.value.pop(OTHERS, 0.0)
-    words = shortfalls(cluster, kind, outcome.value)
-    if others > OTHERS_BYTES:
-        words = (
-            *words,
-            f"preflight: other processes hold {others / GB:.0f} GB of the device; measured times may mislead",
-        )
     if ranks < 2:
         return words
-    together = run_ranks(
-        "primus_search.measure.device.preflight:examine_together", {"device": kind}, ranks=ranks, limit_s=LIMIT_S
-    )
+    together = run_ranks(f"{__name__}:examine_together", {"device": kind}, ranks=ranks, limit_s=LIMIT_S)
     failure = failure_of(together)
     if failure is not None:
         return (*words, f"preflight: all-reduce of {ranks}: {failure.verdict.value}: {failure.cause}")
@@ -65,7 +60,8 @@ def shortfalls(cluster: Cluster, kind: str, seconds: dict[str, float], ranks: in
     promised = promises(cluster, kind, ranks)
     shares = {name: promised[name] / found for name, found in seconds.items() if name in promised}
     return tuple(
-        f"preflight: {name} runs at {share:.0%} of what {_who(name)} says; measured times may mislead"
+        f"preflight: {name} runs at {share:.0%} of what "
+        f"{'a PCIe 4.0 link' if name in HOST_COPIES else 'the hardware file'} says; measured times may mislead"
         for name, share in shares.items()
         if share < SICK
     )
@@ -84,14 +80,7 @@ def promises(cluster: Cluster, kind: str, ranks: int) -> dict[str, float]:
     if network.gpus_per_node > 1:
         promised["peer copy"] = float(send_s(network, size, Group(2, 1)))
     promised["memory copy"] = 2.0 * STREAM_BYTES[kind] / acc.hbm_bytes_per_s
-    return promised | dict.fromkeys(_HOST_COPIES, size / HOST_LINK_BYTES_PER_S)
-
-
-_HOST_COPIES = ("host to device", "device to host")
-
-
-def _who(name: str) -> str:
-    return "a PCIe 4.0 link" if name in _HOST_COPIES else "the hardware file"
+    return promised | dict.fromkeys(HOST_COPIES, size / HOST_LINK_BYTES_PER_S)
 
 
 def examine(payload: dict[str, Any]) -> dict[str, float]:

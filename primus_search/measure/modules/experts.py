@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.measure.modules.fused_operations import DiscardedOutput, combine, swiglu
+from primus_search.measure.modules.fused_operations import DiscardedOutput, combine, swiglu, weighted_gelu
 from primus_search.measure.modules.linear import Linear, fp8_grouped
-from primus_search.measure.modules.mixer_modules import fused
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
 from primus_search.values.model import Model
@@ -146,9 +145,4 @@ class ExpertMlp(nn.Module):
     def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
         if self.is_gated:
             return swiglu(wide, weights)
-        return F.gelu(wide) if weights is None else fused(_weighted_gelu, wide, weights)
-
-
-def _weighted_gelu(wide: Tensor, weights: Tensor) -> Tensor:
-    """GELU times a weight per row, in one kernel as a gated activation has it."""
-    return F.gelu(wide) * weights.to(wide.dtype)
+        return F.gelu(wide) if weights is None else weighted_gelu(wide, weights)

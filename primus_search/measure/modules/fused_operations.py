@@ -7,6 +7,7 @@ traced module holds the same tensors, so each operation here is an autograd func
     operation        saved for backward (besides parameters)
     rms_norm         its input, one fp32 reciprocal deviation per row
     swiglu           the fused gate|up projection (and the routing weights where it applies them)
+    gated, weighted_gelu  their inputs
     split_rope, rotated  nothing: the rotation is inverted
     combine          row numbers of the permutation
     gathered_linear  the sequence shard of its input; the full input is gathered again in backward
@@ -23,6 +24,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.functional import gelu
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
@@ -111,6 +113,31 @@ def _swiglu_gradients(gate_up: Tensor, weights: Tensor | None, grad: Tensor) -> 
 def swiglu(gate_up: Tensor, weights: Tensor | None = None) -> Tensor:
     """silu(gate) * up of a fused [.., 2F] projection, times one routing weight per row where given."""
     return applied(_SwiGlu, gate_up, weights)
+
+
+class _KeepsInputs(Function):
+    @staticmethod
+    def forward(ctx: Any, region: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.region = region
+        ctx.save_for_backward(*inputs)
+        return region(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
+        with torch.enable_grad():
+            out = ctx.region(*leaves)
+        return None, *torch.autograd.grad(out, leaves, grads[0])
+
+
+def gated(x: Tensor, gate: Tensor) -> Tensor:
+    """x times the sigmoid of the gate, as one kernel."""
+    return applied(_KeepsInputs, lambda x, gate: x * torch.sigmoid(gate), x, gate)
+
+
+def weighted_gelu(x: Tensor, weights: Tensor) -> Tensor:
+    """GELU times a weight per row, in one kernel as a gated activation has it."""
+    return applied(_KeepsInputs, lambda x, weights: gelu(x) * weights.to(x.dtype), x, weights)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ cost model. Activations travel as [batch, seq, hidden].
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
@@ -14,10 +15,9 @@ from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules import fused_operations as ops
-from primus_search.measure.modules.attention_modules import core_attention, exchanged
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.linear import Linear
-from primus_search.measure.modules.mixer_modules import fused, has_module, mixer_module, output_gate
+from primus_search.measure.modules.mixer_modules import CoreAttention, has_module, mixer_module
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
@@ -40,31 +40,22 @@ class Norm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
-class GroupedQueryAttention(nn.Module):
+class GroupedQueryAttention(CoreAttention):
     """Attention with one fused Q|K|V projection; multi-head and multi-query are its ends."""
 
     def __init__(self, model: Model, shard: Shard, window: int) -> None:
-        super().__init__()
+        super().__init__(shard, window, exchanges_heads=shard.exchanges_heads)
         self.heads, self.kv_heads = shard.share(model.num_heads), shard.share(model.num_kv_heads)
-        self.seq_length, self.window = shard.seq_length, window
-        self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
-        self.keeps_view, self.exchanges_heads = shard.keeps_value_view, shard.exchanges_heads
-        width, bias = model.head_dim, model.has_linear_bias or model.has_qkv_bias
-        ranks = shard.sequence_ranks
-        self.ranks = ranks
-        self.qkv = Linear(model.hidden, (self.heads + 2 * self.kv_heads) * width, bias=bias, ranks=ranks, fp8=shard.fp8)
-        keeps = shard.shares_attention_output
-        self.out = Linear(
-            self.heads * width, model.hidden, bias=model.has_linear_bias, fp8=shard.fp8, keeps_input=keeps
-        )
+        width, bias, fp8 = model.head_dim, model.has_linear_bias or model.has_qkv_bias, shard.fp8
+        joined, keeps = (self.heads + 2 * self.kv_heads) * width, shard.shares_attention_output
+        self.qkv = Linear(model.hidden, joined, bias=bias, ranks=self.ranks, fp8=fp8)
+        self.out = Linear(self.heads * width, model.hidden, bias=model.has_linear_bias, fp8=fp8, keeps_input=keeps)
         self.q_norm = Norm(width) if model.has_qk_norm else None
         self.k_norm = Norm(width) if model.has_qk_norm else None
         self.rope = ops.Rope(shard.context_seq, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self._split(self.qkv(x))
-        mixed = ops.checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
-        return ops.scatter(self.out(mixed.transpose(1, 2).flatten(2)), self.ranks)
+        return ops.scatter(self.out(self.mixed(*self._split(self.qkv(x)))), self.ranks)
 
     def _split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cosine, sine = self.rope.cosine, self.rope.sine
@@ -76,40 +67,29 @@ class GroupedQueryAttention(nn.Module):
         joined = torch.cat([q, k, v], dim=2).flatten(2)
         return ops.split_rope(joined, cosine, sine, self.heads, self.kv_heads, keeps_view=self.keeps_view)
 
-    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
-        return exchanged(out) if self.exchanges_heads else out
 
-
-class LatentAttentionModule(nn.Module):
+class LatentAttentionModule(CoreAttention):
     """Multi-head latent attention in its training form: latents projected up to per-head queries, keys, values.
 
     The small down-projections are not divided by tensor parallelism (each rank holds all of them), as in Megatron-Core.
     """
 
     def __init__(self, model: Model, shard: Shard, window: int, *, has_gate: bool = False) -> None:
-        super().__init__()
+        super().__init__(shard, window, exchanges_heads=shard.exchanges_heads)
         assert model.latent is not None
-        m = model.latent
+        m, hidden = model.latent, model.hidden
         self.sizes, self.heads = m, shard.share(model.num_heads)
-        self.seq_length, self.window, self.ranks = shard.seq_length, window, shard.sequence_ranks
-        self.is_selective = bool(shard.recompute & Recompute.CORE_ATTENTION)
-        self.keeps_view, self.exchanges_heads = shard.keeps_value_view, shard.exchanges_heads
         self.discards = bool(shard.recompute & Recompute.MLA_UP_PROJ)
-        q_width, fp8, ranks = self.heads * m.qk_head_dim, shard.fp8, self.ranks
-        if m.q_lora_rank:
-            self.q_down: Linear | None = Linear(model.hidden, m.q_lora_rank, fp8=fp8)
-            self.q_norm: Norm | None = Norm(m.q_lora_rank)
-            self.q_up = Linear(m.q_lora_rank, q_width, ranks=ranks, fp8=fp8)
-        else:
-            self.q_down, self.q_norm = None, None
-            self.q_up = Linear(model.hidden, q_width, ranks=ranks, fp8=fp8)
-        self.kv_down = Linear(model.hidden, m.kv_lora_rank + m.qk_rope_head_dim, fp8=fp8)
+        whole, split = partial(Linear, fp8=shard.fp8), partial(Linear, fp8=shard.fp8, ranks=self.ranks)
+        v_width, rank = self.heads * m.v_head_dim, m.q_lora_rank
+        self.q_down = whole(hidden, rank) if rank else None
+        self.q_norm = Norm(rank) if rank else None
+        self.q_up = split(rank or hidden, self.heads * m.qk_head_dim)
+        self.kv_down = whole(hidden, m.kv_lora_rank + m.qk_rope_head_dim)
         self.kv_norm = Norm(m.kv_lora_rank)
-        self.kv_up = Linear(m.kv_lora_rank, self.heads * (m.qk_nope_head_dim + m.v_head_dim), ranks=ranks, fp8=fp8)
-        self.gate = Linear(model.hidden, self.heads * m.v_head_dim, ranks=ranks, fp8=fp8) if has_gate else None
-        keeps = shard.shares_attention_output
-        self.out = Linear(self.heads * m.v_head_dim, model.hidden, fp8=fp8, keeps_input=keeps)
+        self.kv_up = split(m.kv_lora_rank, self.heads * m.qk_nope_head_dim + v_width)
+        self.gate = split(hidden, v_width) if has_gate else None
+        self.out = whole(v_width, hidden, keeps_input=shard.shares_attention_output)
         self.rope = ops.Rope(shard.context_seq, m.qk_rope_head_dim)
 
     def _down(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,15 +102,13 @@ class LatentAttentionModule(nn.Module):
         latents = self._down(x)
         if self.discards:
             owner = ops.DiscardedOutput()
-            q, k, v = owner.run(self._up, *latents)
-            mixed = self._core(q, k, v)
-            owner.discard_until_backward_of(mixed)
+            core = self.core(*owner.run(self._up, *latents))
+            owner.discard_until_backward_of(core)
+            mixed = core.transpose(1, 2).flatten(2)
         else:
-            q, k, v = self._up(*latents)
-            mixed = ops.checkpoint(self._core, q, k, v) if self.is_selective else self._core(q, k, v)
-        mixed = mixed.transpose(1, 2).flatten(2)
+            mixed = self.mixed(*self._up(*latents))
         if self.gate is not None:
-            mixed = fused(output_gate, mixed, self.gate(x))
+            mixed = ops.gated(mixed, self.gate(x))
         return ops.scatter(self.out(mixed), self.ranks)
 
     def _up(self, q_latent: Tensor, kv_latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,10 +121,6 @@ class LatentAttentionModule(nn.Module):
             q, kv, rope, sizes, (cosine, sine), self.keeps_view
         )
         return parts
-
-    def _core(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = core_attention(q, k, v, seq_length=self.seq_length, window=self.window)
-        return exchanged(out) if self.exchanges_heads else out
 
 
 class _SplitLatentHeads(torch.autograd.Function):
@@ -308,7 +282,7 @@ class Layer(nn.Module):
         if self.shared is None:
             return routed
         shared = self.shared(y)
-        return routed + (shared if self.shared_gate is None else fused(output_gate, shared, self.shared_gate(y)))
+        return routed + (shared if self.shared_gate is None else ops.gated(shared, self.shared_gate(y)))
 
 
 class Embedding(nn.Module):
