@@ -13,6 +13,7 @@ device and versions. `--save-benchmark` writes the same format and `--load-bench
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,8 @@ class MeasurementCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._found: dict[MeasurementKey, PieceMeasurement] = {}
-        if path.exists():
-            self._found = {measurement_key(m): m for m in read(path, is_own=True)}
+        found = read(path, is_own=True) if path.exists() else []
+        self._found: dict[MeasurementKey, PieceMeasurement] = {measurement_key(m): m for m in found}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -182,14 +182,14 @@ class Bencher:
         optimizer_s = 0.0
         for row in rows:
             pieces = self.pieces_of(c, row)
-            known = [self._known(piece) for piece in pieces]
-            if any(measurement is None for measurement in known):
-                continue
-            seconds = [_seconds(m, has_recompute=bool(p.shard.recompute)) for m, p in zip(known, pieces, strict=True)]
-            found[key_of(c, row)] = tuple(seconds[:-1])
-            optimizer = known[-1]
-            assert optimizer is not None
-            optimizer_s = optimizer.seconds["step_per_param"]
+            known = [one for piece in pieces if (one := self._known(piece)) is not None]
+            if len(known) == len(pieces):
+                seconds = (
+                    _seconds(m, has_recompute=bool(p.shard.recompute)) for m, p in zip(known, pieces, strict=True)
+                )
+                *layers, _ = seconds
+                found[key_of(c, row)] = tuple(layers)
+                optimizer_s = known[-1].seconds["step_per_param"]
         return MeasuredLayers(pieces=found, optimizer_s_per_param=optimizer_s)
 
     def _known(self, piece: TimedPiece) -> PieceMeasurement | None:
@@ -205,15 +205,13 @@ class Bencher:
             return []
         ranks, threads = devices_of_host() if self.device.kind == CPU else (1, 1)
         limit_s = self.limit_s or START_S + OVERRUN * budget_s
-        forks = []
-        for pieces in jobs:
-            payload = {"pieces": [p.to_json() for p in pieces], "device": self.device.kind, "budget_s": budget_s}
-            forks.append(RankJob(function=self.worker, payload=payload, limit_s=limit_s))
-        if self.device.kind == CPU:
-            return [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
-        with Watch() as watch:
+        common = {"device": self.device.kind, "budget_s": budget_s}
+        payloads = [common | {"pieces": [piece.to_json() for piece in pieces]} for pieces in jobs]
+        forks = [RankJob(function=self.worker, payload=payload, limit_s=limit_s) for payload in payloads]
+        watch = Watch() if self.device.kind != CPU else None
+        with watch or nullcontext():
             outcomes = [_joined(same) for same in run_jobs(forks, ranks=ranks, threads=threads, warm=WARM)]
-        return [_with_clocks(outcome, watch) for outcome in outcomes]
+        return [_with_clocks(outcome, watch) if watch else outcome for outcome in outcomes]
 
 
 def _with_clocks(outcome: ProcessOutcome, watch: Watch) -> ProcessOutcome:
@@ -243,11 +241,9 @@ def joined_measurements(by_rank: list[list[dict[str, Any]]]) -> list[PieceMeasur
     return joined
 
 
-def _seconds(measurement: PieceMeasurement | None, *, has_recompute: bool) -> PieceSeconds | None:
-    if measurement is None or "forward" not in measurement.seconds:
-        return None
+def _seconds(measurement: PieceMeasurement, *, has_recompute: bool) -> PieceSeconds | None:
     s = measurement.seconds
-    recompute = s.get("recompute", 0.0) if has_recompute else None
-    return PieceSeconds(
-        forward=s["forward"], input_grad=s["input_grad"], weight_grad=s["weight_grad"], recompute=recompute
-    )
+    if "forward" not in s:
+        return None
+    passes = {name: s[name] for name in ("forward", "input_grad", "weight_grad")}
+    return PieceSeconds(**passes, recompute=s.get("recompute", 0.0) if has_recompute else None)

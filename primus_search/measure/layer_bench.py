@@ -94,8 +94,7 @@ def bench(piece: TimedPiece, *, kind: str, budget_s: float, threads: int = 1) ->
         torch.set_num_threads(threads)
     torch.manual_seed(0)
     with placed(kind, piece.shard.dtype):
-        setting = Setting(device=kind, budget_s=budget_s, threads=threads)
-        timings, held = _RUNNERS[piece.piece](piece, setting)
+        timings, held = _RUNNERS[piece.piece](piece, Setting(device=kind, budget_s=budget_s, threads=threads))
     info = devices.describe(kind)
     return PieceMeasurement(
         kernel=piece.piece,
@@ -137,11 +136,10 @@ def _layer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], Held
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
     kind, plain = piece.kind, replace(piece.shard, recompute=Recompute.NONE)
-    x = _hidden(piece)
+    x, half = _hidden(piece), setting.share(2)
     if not piece.shard.recompute:
         return _passes(lambda: Layer(piece.model, plain, kind), (x,), setting)
-    timings, _ = _passes(lambda: Layer(piece.model, plain, kind), (x,), setting.share(2))
-    half = setting.share(2)
+    timings, _ = _passes(lambda: Layer(piece.model, plain, kind), (x,), half)
     again, held = _passes(lambda: Layer(piece.model, piece.shard, kind), (x,), half, split=False)
     extra = again["backward"].median_s - timings["input_grad"].median_s - timings["weight_grad"].median_s
     return timings | {"recompute": replace(again["backward"], median_s=max(extra, 0.0))}, held
@@ -159,10 +157,9 @@ def _embedding(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], 
 
 def _optimizer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], HeldTensors]:
     """Seconds per parameter of an update: of FP32 weights, or of BF16 weights with masters."""
-    if setting.device == CPU:
-        num_params, update = OPTIMIZER_PARAMS, adamw_update(OPTIMIZER_PARAMS)
-    else:
-        num_params, update = GPU_OPTIMIZER_PARAMS, master_update(GPU_OPTIMIZER_PARAMS)
+    is_cpu = setting.device == CPU
+    num_params = OPTIMIZER_PARAMS if is_cpu else GPU_OPTIMIZER_PARAMS
+    update = (adamw_update if is_cpu else master_update)(num_params)
     timing = measure(update, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
     return {"step_per_param": _per_module(timing, num_params)}, HeldTensors()
 

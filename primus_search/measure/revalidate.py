@@ -104,16 +104,14 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
     target = cluster.accelerator
     if mode == "trace":
         return None, "time is projected, memory is traced (as asked)"
-    kind = mode
-    if mode == "auto":
-        kind = CPU if target.name == "host" else best_kind()
+    own = CPU if target.name == "host" else best_kind()
+    kind = own if mode == "auto" else mode
     if kind == CUDA and not torch.cuda.is_available():
         return None, "this machine has no CUDA or ROCm device: time is projected, memory is traced"
     info = describe(kind)
-    if not is_architecture_of(info, target.arch, target.name):
-        text = f"{info.name} is not a {target.name} ({target.arch}): time is projected, memory is traced"
-        return None, text
-    return kind, ""
+    if is_architecture_of(info, target.arch, target.name):
+        return kind, ""
+    return None, f"{info.name} is not a {target.name} ({target.arch}): time is projected, memory is traced"
 
 
 # --- trace --------------------------------------------------------------------------------------------------------
@@ -148,30 +146,27 @@ def _sure(job: Job, c: Candidates, projection: Projection, measured_fits: Mappin
 
 def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_margin: float) -> Revalidation:
     """One row traced and, where a device was asked about its layers, with what the device held."""
-    memory, evidence, remarks = before.projection.memory, list(before.memory_evidence), dict(before.remarks)
+    memory, remarks = before.projection.memory, dict(before.remarks)
     try:
         ratio = residuals.activation_ratio(job, c, row)
     except RuntimeError as error:
         return replace(before, remarks=remarks | {row: f"could not be traced: {error}"})
     activations = memory.activations.copy()
     activations[row] *= ratio
-    memory = replace(memory, activations=activations)
-    evidence[row] = TRACED
-    measured_fits, found = dict(before.measured_fits), residuals.residual(job, c, row, before.measurements)
+    memory, evidence, measured_fits = replace(memory, activations=activations), TRACED, dict(before.measured_fits)
+    found = residuals.residual(job, c, row, before.measurements)
     if found is not None:
-        cluster, room = job.cluster, job.room_bytes(memory_margin)
-        evidence[row] = MEASURED
+        cluster, room, evidence = job.cluster, job.room_bytes(memory_margin), MEASURED
         memory = residuals.with_residual(memory, row, found, cluster, room)
         remarks[row] = residuals.account(memory, row, found, cluster, room)
-        point, bound = (
-            float(memory.allocated[row] + memory.context[row]),
-            residuals.upper_bytes(memory, row, found, cluster),
-        )
+        point = float(memory.allocated[row] + memory.context[row])
+        bound = residuals.upper_bytes(memory, row, found, cluster)
         measured_fits[row] = residuals.fit_probability_of(point, bound, room)
+    old = before.memory_evidence
     return replace(
         before,
         projection=_with_memory(before.projection, memory),
-        memory_evidence=tuple(evidence),
+        memory_evidence=(*old[:row], evidence, *old[row + 1 :]),
         remarks=remarks,
         traced=before.traced | {row: ratio},
         measured_fits=measured_fits,
@@ -180,10 +175,8 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
 
 def _with_memory(projection: Projection, memory: Memory) -> Projection:
     """The projection with other memory; what was free of the device's memory shrinks or grows alike."""
-    room = projection.headroom_bytes + projection.memory.total
-    headroom = room - memory.total
-    verdict = np.where(headroom >= 0, 0, 1)
-    return replace(projection, memory=memory, headroom_bytes=headroom, verdict=verdict)
+    headroom = projection.headroom_bytes + projection.memory.total - memory.total
+    return replace(projection, memory=memory, headroom_bytes=headroom, verdict=np.where(headroom >= 0, 0, 1))
 
 
 # --- measure ------------------------------------------------------------------------------------------------------
@@ -191,18 +184,13 @@ def _with_memory(projection: Projection, memory: Memory) -> Projection:
 
 def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
     """The bencher for a target, its cache opened and the loaded artifact added."""
-    folder = how.folder or cache_folder()
-    cache = MeasurementCache(folder / "measurements.jsonl")
+    cache = MeasurementCache((how.folder or cache_folder()) / "measurements.jsonl")
     if how.load is not None:
         cache.add(read(how.load))
     bencher = Bencher(
-        model=job.model,
-        workload=job.workload,
-        device=describe(kind),
-        dtype=residuals.dtype_of(job.cluster),
-        cache=cache,
-        limit_s=how.limit_s,
-    )
+        model=job.model, workload=job.workload, device=describe(kind), dtype=residuals.dtype_of(job.cluster),
+        cache=cache, limit_s=how.limit_s,
+    )  # fmt: skip
     bencher.worker = how.worker or bencher.worker
     return bencher
 
@@ -216,8 +204,7 @@ def _measure(before: Revalidation, job: Job, c: Candidates, how: Benchmark, kind
     # A cold cache means real measuring: look at the node first. Ranks of a CPU host are checked by their own notes.
     if kind == CUDA and not len(bencher.cache):
         before = replace(before, notes=(*before.notes, *preflight(cluster, kind)))
-    projected_s = before.projection.step.total
-    chooser = Chooser(c, projected_s, how.top_k)
+    chooser = Chooser(c, before.projection.step.total, how.top_k)
     deadline = time.perf_counter() + PATIENCE * how.seconds
     budget_s = how.seconds / max(how.top_k, 1)
     measured_rows: list[int] = []
@@ -243,22 +230,19 @@ def _reproject(job: Job, c: Candidates, bencher: Bencher, rows: Sequence[int], h
 
 def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Bencher) -> Revalidation:
     """Measured rows first, by measured step time; the others after them in their projected order."""
-    is_measured = np.zeros(len(before.order), dtype=np.bool_)
-    is_measured[covered] = True
-    old, new = before.projection.step, again.step
-    names = Step.__dataclass_fields__
-    mixed = {n: np.where(is_measured, new.__getattribute__(n), old.__getattribute__(n)) for n in names}
+    is_measured = np.isin(np.arange(len(before.order)), covered)
+    steps = again.step, before.projection.step
+    mixed = {n: np.where(is_measured, *(s.__getattribute__(n) for s in steps)) for n in Step.__dataclass_fields__}
     projection = replace(before.projection, step=Step(**mixed))
     # Rows that were not measured keep their projected order: measured and projected times do not compare.
     fastest = covered[np.argsort(projection.step.total[covered], kind="stable")]
     order = np.concatenate([fastest, np.flatnonzero(~is_measured)])
-    evidence = tuple(MEASURED if is_measured[i] else PROJECTED for i in order)
     notes = dict.fromkeys(note for m in bencher.used.values() for note in m.notes)
     return replace(
         before,
         order=order,
         projection=projection.take(order),
-        time_evidence=evidence,
+        time_evidence=tuple(MEASURED if is_measured[i] else PROJECTED for i in order),
         memory_evidence=tuple(before.memory_evidence[i] for i in order),
         failures=tuple(bencher.failures),
         notes=(*before.notes, *notes),

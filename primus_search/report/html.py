@@ -27,8 +27,6 @@ from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory import memories_by_rank
-from primus_search.cost.projection import Memory, Step
-from primus_search.exploration.answer import Answer, Choice
 from primus_search.exploration.result import PROJECTED, is_of
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.folder import StoreError
@@ -39,7 +37,6 @@ from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
-TERA = 1e12
 LIBRARY, ENTRY = "vendor/echarts.min.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports")
@@ -75,8 +72,10 @@ def page(run: SavedRun, data: Mapping[str, Any]) -> str:
         best=run.ranking[0],
         short=short(run.ranking[0]),
         answer=answer,
-        figures=_figures(answer),
-        chosen=[_choice(choice, run.row(choice.rank)) for choice in answer.choices],
+        chosen=[(choice, short(run.row(choice.rank))) for choice in answer.choices],
+        band=between(answer.low, answer.high),
+        chance=chance(answer.fit_probability),
+        GB=GB,
         data=data,
         tie=TIE,
         style=_file("page.css"),
@@ -118,34 +117,6 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-# --- the first screen ------------------------------------------------------------------------------------------------
-
-
-def _figures(answer: Answer) -> list[tuple[str, str, str]]:
-    """The main figures of the recommendation: value, unit, what else there is to know of it."""
-    share = f"{answer.peak_share:.0%} of the {answer.number_format} peak"
-    surely = f"{answer.verdict}, probability {chance(answer.fit_probability)}"
-    return [
-        (f"{answer.rate:,.0f}", "tokens/s/GPU", f"90 % interval {between(answer.low, answer.high)}"),
-        (f"{answer.memory_bytes / GB:.0f} of {answer.device_bytes / GB:.0f}", "GB per GPU", surely),
-        (f"{answer.flops_per_s / TERA:,.0f}", "TFLOP/s per GPU", share),
-    ]
-
-
-def _choice(choice: Choice, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table of choices."""
-    return {
-        "letter": choice.letter,
-        "rank": choice.rank,
-        "what": choice.what,
-        "speed": f"{choice.rate:,.0f}",
-        "change": f"{choice.change:+.0%}" if choice.rank > 1 else "",
-        "memory": f"{choice.memory_bytes / GB:.0f}",
-        "when": choice.when,
-        "title": short(row),
-    }
-
-
 EXPORTED = 5
 """Best ranks whose launch files are in the page, beside those of the choices."""
 RANKED_MEMORY = 12
@@ -161,19 +132,16 @@ def content(run: SavedRun) -> dict[str, Any]:
     kept = Kept.open(run.path, cluster, is_exact=bool(facts["exact"]))
     ranking = {rank: row for rank, row in enumerate(run.ranking, start=1) if is_of(row, labels)}
     rows = PageRows(kept, ranking, [row for row in run.frontier if is_of(row, labels)])
-    chosen = [choice.rank for choice in run.answer.choices]
     data: dict[str, Any] = {
         "facts": {name: facts[name] for name in QUESTION if name in facts},
         "ties": sum(bool(row["ties_with_best"]) for row in run.ranking),
         "kept": len(kept),
         "notes": list(facts["notes"]),
-        "coverage": (),
+        **dict.fromkeys(("coverage", "ablations", "advice"), ()),
         "gantt": None,
-        "ablations": (),
-        "advice": (),
     }
     try:
-        _add_projected(data, rows, Explained(run, 1, kept), chosen)
+        data |= _projected(rows, Explained(run, 1, kept), [choice.rank for choice in run.answer.choices])
     except InputError as error:
         data["notes"].append(f"Gantt, knobs and launch files are left out: {error}")
     return data | {"rows": rows.packed()}
@@ -196,23 +164,23 @@ def _best_cluster(run: SavedRun) -> tuple[int, Mapping[str, Any]]:
 # --- what needs the inputs of the run -------------------------------------------------------------------------------
 
 
-def _add_projected(data: dict[str, Any], rows: PageRows, e: Explained, chosen: Sequence[int]) -> None:
+def _projected(rows: PageRows, e: Explained, chosen: Sequence[int]) -> dict[str, Any]:
     """Parts of rows that were not kept, memory by pipeline rank, the winner's Gantt, what each knob gives, files."""
-    run, accelerator = e.run, e.choice.cluster.accelerator
-    data["limit"] = {
-        "device_bytes": accelerator.hbm_bytes,
-        "usable_bytes": accelerator.hbm_bytes * (1.0 - e.space.search.memory_margin),
-    }
+    run, hbm_bytes = e.run, e.choice.cluster.accelerator.hbm_bytes
     _add_parts(rows, e)
-    mine = [rank for rank in chosen if run.cluster(rank) == e.choice]
-    shown = sorted({*mine, *range(1, min(RANKED_MEMORY, len(run.ranking)) + 1)})
-    data["memory_by_rank"] = _memory_by_rank(run, shown)
-    data["coverage"] = e.coverage
-    data["gantt"] = None if e.timeline is None else _gantt(e.timeline)
-    data["ablations"] = e.ablations
-    data["advice"] = e.advice
-    ranks = sorted({*mine, *range(1, min(EXPORTED, len(run.ranking)) + 1)})
-    data["exports"] = {rank: files for rank in ranks if (files := _files(run, rank))}
+    mine = {rank for rank in chosen if run.cluster(rank) == e.choice}
+    shown, exported = (
+        sorted(mine | set(range(1, min(most, len(run.ranking)) + 1))) for most in (RANKED_MEMORY, EXPORTED)
+    )
+    return {
+        "limit": {"device_bytes": hbm_bytes, "usable_bytes": hbm_bytes * (1.0 - e.space.search.memory_margin)},
+        "memory_by_rank": _memory_by_rank(run, shown),
+        "coverage": e.coverage,
+        "gantt": None if e.timeline is None else _gantt(e.timeline),
+        "ablations": e.ablations,
+        "advice": e.advice,
+        "exports": {rank: files for rank in exported if (files := _files(run, rank))},
+    }
 
 
 def _add_parts(rows: PageRows, e: Explained) -> None:
@@ -222,10 +190,11 @@ def _add_parts(rows: PageRows, e: Explained) -> None:
         return
     candidates = Candidates.from_rows([{name: row[name] for name in COLUMN_NAMES} for row in rows.added])
     projection = e.evaluator.projector.project(candidates)
-    rows.fill(
-        {f.name: np.where(added, projection.step.__getattribute__(f.name), np.nan) for f in fields(Step)},
-        {f.name: np.where(added, projection.memory.__getattribute__(f.name), np.nan) for f in fields(Memory)},
+    parts = (
+        {f.name: np.where(added, of.__getattribute__(f.name), np.nan) for f in fields(of)}
+        for of in (projection.step, projection.memory)
     )
+    rows.fill(*parts)
 
 
 def _memory_by_rank(run: SavedRun, shown: Sequence[int]) -> dict[int, dict[str, list[float]]]:
@@ -236,12 +205,9 @@ def _memory_by_rank(run: SavedRun, shown: Sequence[int]) -> dict[int, dict[str, 
         rows = [{name: run.row(rank)[name] for name in COLUMN_NAMES} for rank in ranks]
         every = memories_by_rank(run.space.job_on(choice), Candidates.from_rows(rows)) if rows else []
         for rank, memory in zip(ranks, every, strict=True):
-            found[rank] = {f.name: [_rounded(v) for v in memory.__getattribute__(f.name)] for f in fields(Memory)}
+            parts = {f.name: memory.__getattribute__(f.name) for f in fields(memory)}
+            found[rank] = {name: [float(f"{value:.6g}") for value in column] for name, column in parts.items()}
     return {rank: found[rank] for rank in shown}
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")
 
 
 def _files(run: SavedRun, rank: int) -> dict[str, str]:

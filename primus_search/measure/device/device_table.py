@@ -10,7 +10,7 @@ import io
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -50,10 +50,9 @@ def measure_device(path: Path, *, kind: str, gpu: str, sweep: str = "full") -> l
     rows: list[dict[str, Any]] = []
     missing = []
     common = {"device": kind, "gpu": gpu, "sweep": sweep}
-    function = "primus_search.measure.device.device_table:sweep_family"
     limit_s = START_S + OVERRUN * SWEEPS[sweep].family_s
     jobs = [
-        rank_group.RankJob(function=function, payload=common | {"family": family}, limit_s=limit_s)
+        rank_group.RankJob(function=f"{__name__}:sweep_family", payload=common | {"family": family}, limit_s=limit_s)
         for family in FAMILIES
     ]
     watch = Watch() if kind == CUDA else nullcontext()
@@ -82,9 +81,7 @@ def _measure_links(kind: str, gpu: str, sweep: str) -> tuple[list[dict[str, Any]
     if ranks < 2:
         return [], [f"collectives: this node has {ranks} device"]
     payload = {"device": kind, "gpu": gpu, "sweep": sweep}
-    outcomes = rank_group.run_ranks(
-        "primus_search.measure.device.device_table:sweep_links", payload, ranks=ranks, limit_s=LINKS_LIMIT_S
-    )
+    outcomes = rank_group.run_ranks(f"{__name__}:sweep_links", payload, ranks=ranks, limit_s=LINKS_LIMIT_S)
     failure = rank_group.failure_of(outcomes)
     if failure is not None:
         return [], [f"collectives: {failure.verdict.value}: {failure.cause}"]
@@ -154,6 +151,7 @@ def sweep_family(payload: dict[str, Any]) -> dict[str, Any]:
 
 TERA = 1e12
 BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/laws/attention.py
+PASSES = ("fwd", "bwd")
 FP8_MULTIPLE = 16  # of every dimension, which torch's scaled product asks for
 _FATAL = ("illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address")
 
@@ -250,44 +248,41 @@ def _random(*sizes: int) -> Tensor:
     return torch.randn(*sizes, dtype=torch.bfloat16)
 
 
+def _entries(columns: dict[str, Any], ops: Sequence[str], flops: Sequence[float],
+             calls: Callable[..., tuple[Call, Call]], sizes: Sequence[int]) -> Iterator[ShapeEntry]:  # fmt: skip
+    """Forward and backward of a shape."""
+    for number, (op, work) in enumerate(zip(ops, flops, strict=True)):
+
+        def prepare(number: int = number) -> Call:
+            return calls(*sizes)[number]
+
+        yield ShapeEntry(columns=columns | {"op": op}, flops=work, prepare=prepare)
+
+
 def _gemms(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
     for sizes in sweep.gemms:
-        shape = dict(zip("mnk", sizes, strict=True))
-        flops = 2.0 * math.prod(sizes)
-        plain, eighth = shape | {"dtype": "bf16"}, shape | {"dtype": "fp8_tensorwise"}
-        yield ShapeEntry(columns=plain | {"op": "fwd"}, flops=flops, prepare=partial(_forward, *sizes))
-        yield ShapeEntry(columns=plain | {"op": "bwd"}, flops=2.0 * flops, prepare=partial(_backward, *sizes))
+        shape, flops = dict(zip("mnk", sizes, strict=True)), 2.0 * math.prod(sizes)
+        yield from _entries(shape | {"dtype": "bf16"}, PASSES, (flops, 2.0 * flops), _gemm, sizes)
         if device != CPU and not any(size % FP8_MULTIPLE for size in sizes):
-            yield ShapeEntry(columns=eighth | {"op": "fwd"}, flops=flops, prepare=partial(_forward8, *sizes))
-            yield ShapeEntry(columns=eighth | {"op": "bwd"}, flops=2.0 * flops, prepare=partial(_backward8, *sizes))
+            yield from _entries(shape | {"dtype": "fp8_tensorwise"}, PASSES, (flops, 2.0 * flops), _gemm8, sizes)
 
 
-def _forward(m: int, n: int, k: int) -> Call:
-    x, w = _random(m, k), _random(n, k)
-    return lambda: x @ w.t()
-
-
-def _backward(m: int, n: int, k: int) -> Call:
+def _gemm(m: int, n: int, k: int) -> tuple[Call, Call]:
     x, w, g = _random(m, k), _random(n, k), _random(m, n)
-    return lambda: (g @ w, g.t() @ x)
+    return lambda: x @ w.t(), lambda: (g @ w, g.t() @ x)
 
 
-def _forward8(m: int, n: int, k: int) -> Call:
-    (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
-    return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16)
-
-
-def _backward8(m: int, n: int, k: int) -> Call:
-    """Both gradients, their operands turned beforehand: matrix units read FP8 along the inner dimension."""
+def _gemm8(m: int, n: int, k: int) -> tuple[Call, Call]:
+    """Operands of both gradients are turned beforehand: matrix units read FP8 along the inner dimension."""
     (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
     g8, g_scale = wide8(_random(m, n))
     w_turned, x_turned, g_turned = w8.t().contiguous().t(), x8.t().contiguous().t(), g8.t().contiguous()
 
-    def run() -> tuple[Tensor, Tensor]:
+    def backward() -> tuple[Tensor, Tensor]:
         grad_x = scaled_mm(g8, w_turned, g_scale, w_scale, torch.bfloat16)
         return grad_x, scaled_mm(g_turned, x_turned, g_scale, x_scale, torch.bfloat16)
 
-    return run
+    return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16), backward
 
 
 def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
@@ -297,49 +292,33 @@ def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
         shape |= {"head_dim": dim if dim == v_dim else f"{dim}/{v_dim}"}
         shape |= {"heads": heads if heads == kv_heads else f"{heads}/{kv_heads}"}
         flops = 2.0 * batch * heads * (dim + v_dim) * seq * seq / 2.0
-        yield ShapeEntry(columns=shape | {"op": "fwd_torch_sdpa"}, flops=flops, prepare=partial(_attend, *sizes))
-        backward = partial(_attend_backward, *sizes)
-        yield ShapeEntry(columns=shape | {"op": "bwd_torch_sdpa"}, flops=BACKWARD_ATTENTION * flops, prepare=backward)
+        ops = ("fwd_torch_sdpa", "bwd_torch_sdpa")
+        yield from _entries(shape, ops, (flops, BACKWARD_ATTENTION * flops), _attention, sizes)
 
 
-def _operands(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> tuple[Tensor, Tensor, Tensor]:
+def _attention(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> tuple[Call, Call]:
     q, k, v = _random(batch, heads, seq, dim), _random(batch, kv_heads, seq, dim), _random(batch, kv_heads, seq, v_dim)
-    return q.requires_grad_(), k.requires_grad_(), v.requires_grad_()
-
-
-def _attend(*sizes: int) -> Call:
-    q, k, v = _operands(*sizes)
-    return lambda: core_attention(q, k, v, seq_length=q.shape[2], window=0)
-
-
-def _attend_backward(*sizes: int) -> Call:
-    q, k, v = _operands(*sizes)
-    return _gradients(core_attention(q, k, v, seq_length=q.shape[2], window=0), q, k, v)
-
-
-def _gradients(out: Tensor, *inputs: Tensor) -> Call:
-    grad = torch.randn_like(out)
-    return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+    return _both(partial(core_attention, seq_length=seq, window=0), q, k, v)
 
 
 def _experts(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
     for sizes in sweep.experts:
         groups, rows, n, k = sizes
-        shape = {"m": rows, "n": n, "k": k, "batch": groups, "dtype": "bf16"}
-        flops = 2.0 * math.prod(sizes)
-        yield ShapeEntry(columns=shape | {"op": "fwd"}, flops=flops, prepare=partial(_grouped, *sizes))
-        backward = partial(_grouped_backward, *sizes)
-        yield ShapeEntry(columns=shape | {"op": "bwd"}, flops=2.0 * flops, prepare=backward)
+        shape, flops = {"m": rows, "n": n, "k": k, "batch": groups, "dtype": "bf16"}, 2.0 * math.prod(sizes)
+        yield from _entries(shape, PASSES, (flops, 2.0 * flops), _grouped, sizes)
 
 
-def _grouped(groups: int, rows: int, n: int, k: int) -> Call:
-    x, w = _random(groups, rows, k), _random(groups, k, n)
-    return lambda: grouped_product(x, w)
+def _grouped(groups: int, rows: int, n: int, k: int) -> tuple[Call, Call]:
+    return _both(grouped_product, _random(groups, rows, k), _random(groups, k, n))
 
 
-def _grouped_backward(groups: int, rows: int, n: int, k: int) -> Call:
-    x, w = _random(groups, rows, k).requires_grad_(), _random(groups, k, n).requires_grad_()
-    return _gradients(grouped_product(x, w), x, w)
+def _both(forward: Callable[..., Tensor], *inputs: Tensor) -> tuple[Call, Call]:
+    """A differentiable call and the gradients of its inputs."""
+    for tensor in inputs:
+        tensor.requires_grad_()
+    out = forward(*inputs)
+    grad = torch.randn_like(out)
+    return partial(forward, *inputs), lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
 
 FAMILIES: dict[str, Callable[[ShapeSweep, str], Iterator[ShapeEntry]]] = {
