@@ -78,8 +78,8 @@ def _without(knob: str, off: Any) -> Callable[[Kept], Bools]:
     return lambda kept: np.asarray(kept.column(knob) == off, dtype=np.bool_)
 
 
+# Numbers that are doubled and halved where the space has no neighbour to offer.
 DOUBLED = frozenset(knob.name for knob in KNOBS if knob.is_doubled)
-"""Numbers that are doubled and halved where the space has no neighbour to offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

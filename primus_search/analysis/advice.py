@@ -21,12 +21,9 @@ from primus_search.values.knobs import KNOB
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import with_numbers
 
-WORTH_SAYING = 0.02
-"""Share of the step (or of the device's memory) below which a part is not worth advice."""
-WORTH_DOING = 0.003
-"""Gain below which a remedy does not count as one: far inside the error of any projection."""
-ROOM = 0.10
-"""Share of device memory left over that counts as room to spend."""
+WORTH_SAYING = 0.02  # share of the step (or of the device's memory) below which a part is not worth advice
+WORTH_DOING = 0.003  # gain below which a remedy does not count as one: far inside the error of any projection
+ROOM = 0.10  # share of device memory left over that counts as room to spend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from primus_search.schedule import names as schedule_names
 from primus_search.space.tokens import NICKNAMES, axis_name, meaning, read_token
 from primus_search.values.knobs import KNOB, KNOBS, Kind, Knob
 
-TERMS: Mapping[str, str] = read(Path(__file__).with_name("terms.yaml")).data
-"""Words that are no value of an axis."""
+TERMS: Mapping[str, str] = read(Path(__file__).with_name("terms.yaml")).data  # words that are no value of an axis
 
 
 def explain_word(word: str) -> list[str]:

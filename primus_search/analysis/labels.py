@@ -31,10 +31,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+# A share of the whole below this is a rounding error: a makespan less its work where there is no bubble.
 ROUNDING = 1e-9
-"""A share of the whole below this is a rounding error: a makespan less its work where there is no bubble."""
+# From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error.
 CERTAIN = 0.995
-"""From here on a probability is written >99%, and below its complement <1%: nobody knows the tail of a memory error."""
 THOUSANDS_FROM = 1e4
 
 

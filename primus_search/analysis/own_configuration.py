@@ -19,10 +19,10 @@ from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
 from primus_search.values.model import Model
 
+# Axes that change together: one order of the pipeline.
 PIPELINE = tuple(knob.name for knob in KNOBS if knob.enters == Enters.PIPELINE)
-"""Axes that change together: one order of the pipeline."""
+# Rows of the space that are projected to estimate a rank beyond the rows that were kept, in runs of so many.
 SAMPLES, BLOCK = 8192, 64
-"""Rows of the space that are projected to estimate a rank beyond the rows that were kept, in runs of so many."""
 
 
 def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:

@@ -23,8 +23,7 @@ from primus_search.values.machine.cluster import Cluster
 
 Row = Mapping[str, Any]
 
-HIDDEN = frozenset({"source", "name"})
-"""Fields whose change changes no figure."""
+HIDDEN = frozenset({"source", "name"})  # fields whose change changes no figure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

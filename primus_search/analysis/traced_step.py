@@ -14,8 +14,8 @@ from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 
 EXCHANGE = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "gradient_comm")
+# Parts of a projected step in which the device exchanges with others or waits.
 IDLE = ("bubble", "launch", "overhead", "stragglers")
-"""Parts of a projected step in which the device exchanges with others or waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,7 @@ from primus_search.space.tokens import pairs_of
 from primus_search.values.candidates import COLUMN_NAMES, Candidates, Ints
 from primus_search.values.layout import Layout
 
-MOST_ROWS = 2_000_000
-"""Rows of the narrowed space that are looked through; beyond that only the first so many."""
+MOST_ROWS = 2_000_000  # rows of the narrowed space that are looked through; beyond that only the first so many
 CHUNK = 65536
 
 

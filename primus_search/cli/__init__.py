@@ -26,20 +26,19 @@ from primus_search.base.errors import InputError, PrimusSearchError, printable
 from primus_search.base.guards import interrupts
 from primus_search.cli.output import discard, prepare
 
+# What `--help` prints of each command and how its options are written; `shared` has the options of several.
 TABLE: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-"""What `--help` prints of each command and how its options are written; `shared` has the options of several."""
 SHARED = TABLE.pop("shared")
 COMMANDS: dict[str, str] = {name: rows["summary"] for name, rows in TABLE.items()}
+# Libraries that a search can do without, and how to get them.
 EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ray", "optuna")}
-"""Libraries that a search can do without, and how to get them."""
 
 
-FAULT = 70
-"""Exit code after an error that no message is made for (EX_SOFTWARE of sysexits.h)."""
+FAULT = 70  # exit code after an error that no message is made for (EX_SOFTWARE of sysexits.h)
 SHOW_TRACEBACK = "PRIMUS_SEARCH_TRACEBACK"
 
+# Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 20,000 3 %.
 SELDOM = 100_000
-"""Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 20,000 3 %."""
 
 
 def option(command: str, name: str) -> dict[str, Any]:

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from primus_search.values.model import Model
 
 BILLION = 1e9
-LONG = 9999
-"""Above it a number is written with commas; up to it as a configuration has it."""
-REPEATED = ("layers", "heads", "kv_heads", "experts")
-"""Keys of a preset's summary that its fields say again."""
+LONG = 9999  # above it a number is written with commas; up to it as a configuration has it
+REPEATED = ("layers", "heads", "kv_heads", "experts")  # keys of a preset's summary that its fields say again
 
 
 def models(

@@ -75,8 +75,8 @@ if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
 
 
+# A word that names rows of a run: letters of its choices, ranks, ranges of ranks.
 ROWS = re.compile(r"(?:[A-Za-z]|\d+(?:-\d+)?)(?:,(?:[A-Za-z]|\d+(?:-\d+)?))*+|pareto")
-"""A word that names rows of a run: letters of its choices, ranks, ranges of ranks."""
 
 
 def opened(path: Path | None) -> "SavedRun":

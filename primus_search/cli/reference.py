@@ -62,15 +62,14 @@ def doctor(as_json: bool = False) -> None:
 
 
 NEEDED = ("numpy", "numba", "scipy", "pydantic", "pyarrow")
+# What may be missing, and what is then not done.
 EXTRAS = {
     "torch": "memory stays projected and nothing is measured; pip install 'primus-search[torch]'",
     "ray": "searches use this machine alone; pip install 'primus-search[ray]'",
     "optuna": "large spaces are not sampled; pip install 'primus-search[optuna]'",
     "ortools": "the schedules `ilp` and `ilp-v` cannot be solved; pip install 'primus-search[ilp]'",
 }
-"""What may be missing, and what is then not done."""
-SPARE_BYTES = 1.0 * GB
-"""Free disk below which a run folder with its Parquet table and a Ray session may not fit."""
+SPARE_BYTES = 1.0 * GB  # free disk below which a run folder with its Parquet table and a Ray session may not fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

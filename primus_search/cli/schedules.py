@@ -13,8 +13,7 @@ from primus_search.report.plain_tables import Plain, table
 if TYPE_CHECKING:
     from primus_search.schedule.side_by_side import Compared
 
-MOST_PASSES = 1 << 18
-"""Forward passes of a pipeline that is compared: 64 stages, 2 chunks each, 2,048 micro-batches."""
+MOST_PASSES = 1 << 18  # forward passes of a pipeline that is compared: 64 stages, 2 chunks each, 2,048 micro-batches
 
 
 def schedules(

@@ -256,8 +256,7 @@ def _section(record: Any, source: str) -> dict[str, Any]:
     return found
 
 
-NOT_NUMBERS = ("name", "vendor", "tables")
-"""Fields that stand at the top of a hardware file, or in tables beside it."""
+NOT_NUMBERS = ("name", "vendor", "tables")  # fields that stand at the top of a hardware file, or in tables beside it
 
 
 def _leaf(name: str, value: Any) -> tuple[str, Any]:

@@ -15,8 +15,8 @@ from primus_search.values.candidates import spoken
 
 MOST_INPUTS = 40
 MOST_SHOWN = 60
-HASH_SHOWN = 16
-"""Characters of a value; the first of a hash tell it from another."""
+HASH_SHOWN = 16  # characters of a value; the first of a hash tell it from another
+# How a figure is headed, where not by its name.
 HEADINGS: Mapping[str, str] = {
     RATE: "tokens/s/GPU",
     "tokens_per_s_per_gpu": "projected",
@@ -30,7 +30,6 @@ HEADINGS: Mapping[str, str] = {
     "legal": "rows legal",
     "feasible": "rows that fit",
 }
-"""How a figure is headed, where not by its name."""
 
 
 def print_comparison(c: Comparison, stream: TextIO) -> None:

@@ -24,11 +24,10 @@ from primus_search.space import AxisValue
 from primus_search.values.candidates import spoken
 
 MS = 1e3
-MOST_RANKS = 8
-"""Pipeline ranks shown as columns; of longer pipelines the first, the last and the fullest."""
+MOST_RANKS = 8  # pipeline ranks shown as columns; of longer pipelines the first, the last and the fullest
 MOST_RULES = 4
+# Characters of a pipeline in the terminal; of steps with more passes per rank only the page has room.
 GANTT_COLUMNS = 56
-"""Characters of a pipeline in the terminal; of steps with more passes per rank only the page has room."""
 
 
 def print_explained(e: Explained, stream: TextIO) -> None:

@@ -17,8 +17,7 @@ from primus_search.values.candidates import spoken
 COLUMNS, LINES = 80, 24
 INDENT = 6
 TERA = 1e12
-_WHAT, _WHEN = 31, 27
-"""Widths of the two columns of words; the figures take the rest."""
+_WHAT, _WHEN = 31, 27  # widths of the two columns of words; the figures take the rest
 
 
 def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None, refusal: str = "") -> list[str]:

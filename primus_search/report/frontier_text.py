@@ -16,8 +16,8 @@ from primus_search.report.plain_tables import Plain, print_rows, room_of, shorte
 
 MOST_POINTS = 12
 LEAST_WIDTH, PLOT_HEIGHT = 40, 18
+# Points of the plot by what they stand on.
 MARKS: Mapping[str, str] = {".": "projected", "t": "memory traced", "m": "time measured", "r": "run before"}
-"""Points of the plot by what they stand on."""
 CHOSEN = "#"
 UNLIKE = "Measured, traced and projected figures are not compared; each kind of evidence has its own frontier."
 EVIDENCE = "T/M: what time and memory stand on (p projected, t traced with torch, m measured on a device, r own run)."

@@ -9,17 +9,15 @@ from rich.text import Text
 from primus_search.base.html_templates import rendered
 from primus_search.schedule import PassKind, Timeline
 
+# Forward blue, input gradient orange, weight gradient green, both gradients at once a darker orange.
 COLOURS = {PassKind.F: "#4e79a7", PassKind.B: "#f28e2b", PassKind.W: "#59a14f", PassKind.BW: "#d4652f"}
-"""Forward blue, input gradient orange, weight gradient green, both gradients at once a darker orange."""
 
 TERMINAL = dict(zip(COLOURS, ("white on blue", "black on yellow", "black on green", "white on red"), strict=True))
 WORDS = dict(zip(COLOURS, ("forward", "input gradient", "weight gradient", "both gradients"), strict=True))
 
-ROW, BAR, LEFT, RIGHT, TOP = 26, 20, 64, 150, 44
-"""Pixels of the SVG: row pitch, bar height, margins."""
+ROW, BAR, LEFT, RIGHT, TOP = 26, 20, 64, 150, 44  # pixels of the SVG: row pitch, bar height, margins
 
-LABELLED = 4000
-"""Passes up to which bars carry their micro-batch; more would not be readable and make the file slow."""
+LABELLED = 4000  # passes up to which bars carry their micro-batch; more would not be readable and make the file slow
 
 
 def terminal(timeline: Timeline, width: int = 100) -> Text:

@@ -39,8 +39,8 @@ from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 LIBRARY, ENTRY = "vendor/echarts.min.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
+# Parts of the content that scripts read; the others are in the text of the page.
 EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports")
-"""Parts of the content that scripts read; the others are in the text of the page."""
 
 
 def write_report(run: SavedRun) -> Path:
@@ -117,12 +117,10 @@ def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-EXPORTED = 5
-"""Best ranks whose launch files are in the page, beside those of the choices."""
+EXPORTED = 5  # best ranks whose launch files are in the page, beside those of the choices
+# Ranks whose memory is shown pipeline rank by pipeline rank, beside the choices; of others the worst rank.
 RANKED_MEMORY = 12
-"""Ranks whose memory is shown pipeline rank by pipeline rank, beside the choices; of others the worst rank."""
-MOST_PASSES = 24_000
-"""Passes of a pipeline that are drawn; longer steps show their beginning."""
+MOST_PASSES = 24_000  # passes of a pipeline that are drawn; longer steps show their beginning
 
 
 def content(run: SavedRun) -> dict[str, Any]:

@@ -28,21 +28,17 @@ from primus_search.values.knobs import KNOB, KNOBS
 
 Row = Mapping[str, Any]
 
-MOST_ROWS = 100_000
-"""Kept rows in the page, evenly thinned above; what is ranked or on the frontier stays."""
+MOST_ROWS = 100_000  # kept rows in the page, evenly thinned above; what is ranked or on the frontier stays
+# Columns of few values.
 CODED = (*COLUMN_NAMES, "dp", "microbatches", "ties_with_best", "time_evidence", "memory_evidence")
-"""Columns of few values."""
 VERDICT = "verdict"
 NUMBERS = tuple(name for name in FIGURES if name not in (*CODED, "tokens_per_s"))
+# Keeps all bits of a float32; of other figures the lowest byte is zero, an error of up to 1.6e-5 of the value.
 EXACT = RATE
-"""Keeps all bits of a float32; of other figures the lowest byte is zero, an error of up to 1.6e-5 of the value."""
 TRIMMED_BITS = 8
-SAME = 1e-9
-"""Rates of two files closer than this are one row, written with another number of digits."""
-FAST = 1
-"""Level of deflate: a quarter of the seconds of the usual 6, for 6 % more bytes."""
-DICTIONARY_SHARE = 8
-"""A number of fewer distinct values than one in so many rows is stored as codes."""
+SAME = 1e-9  # rates of two files closer than this are one row, written with another number of digits
+FAST = 1  # level of deflate: a quarter of the seconds of the usual 6, for 6 % more bytes
+DICTIONARY_SHARE = 8  # A number of fewer distinct values than one in so many rows is stored as codes
 
 
 class PageRows:
@@ -57,8 +53,8 @@ class PageRows:
         listed = [*ranking.values(), *frontier]
         places = self._places(listed)
         added = [listed[i] for i in np.flatnonzero(places < 0).tolist()]
+        # Rows of the ranking and the frontier that were not kept.
         self.added = list({tuple(row[name] for name in (*COLUMN_NAMES, EXACT)): row for row in added}.values())
-        """Rows of the ranking and the frontier that were not kept."""
         if self.added:
             self._append(self.added)
             places = self._places(listed)

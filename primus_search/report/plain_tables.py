@@ -8,11 +8,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
-CONFIGURATION_WIDTH = 20
-"""Least width of the configuration, which may wrap where a window is narrow."""
+CONFIGURATION_WIDTH = 20  # least width of the configuration, which may wrap where a window is narrow
 WORDS = ("configuration", "layout", "what differs", "stage", "cluster", "T/M")
-MORE = "+"
-"""Before the number of words that a line has no room for."""
+MORE = "+"  # before the number of words that a line has no room for
 
 
 class Plain(Console):

@@ -20,12 +20,10 @@ from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 
 US_PER_S = 1e6
-MOST_PASSES = 1 << 18
-"""Passes of a trace: about 100 MB of text."""
+MOST_PASSES = 1 << 18  # passes of a trace: about 100 MB of text
 
 NAMES = {PassKind.F: "forward", PassKind.B: "input gradient", PassKind.W: "weight gradient", PassKind.BW: "backward"}
-AFTER = ("gradient_comm", "optimizer", "overhead", "stragglers")
-"""Parts of a step behind its pipeline, in this order."""
+AFTER = ("gradient_comm", "optimizer", "overhead", "stragglers")  # parts of a step behind its pipeline, in this order
 
 Event = dict[str, Any]
 

@@ -28,8 +28,7 @@ from primus_search.report import plain_tables as tables
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
 
-SHOWN_SHARE = 0.015
-"""Share of the step, or of the memory, below which a part is left to `explain`."""
+SHOWN_SHARE = 0.015  # share of the step, or of the memory, below which a part is left to `explain`
 
 Row = Mapping[str, Any]
 
@@ -168,12 +167,9 @@ def _ladder(result: SearchResult, token_budget: float) -> RichTable:
     return tables.table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget, rows=rows)
 
 
-TIED = "="
-"""Beside a rank: as fast as the first, as far as one run of each could tell."""
-SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")
-"""Columns that a narrow window leaves out, first to last."""
-MOST_WORDS = 30
-"""Width that the words of a row take from its figures, at most."""
+TIED = "="  # beside a rank: as fast as the first, as far as one run of each could tell
+SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")  # columns that a narrow window leaves out, first to last
+MOST_WORDS = 30  # width that the words of a row take from its figures, at most
 
 
 def print_ranked(console: tables.Plain, ranks: Sequence[int], rows: Sequence[Row]) -> None:

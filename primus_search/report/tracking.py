@@ -13,8 +13,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 
 RUN, NIGHT, TRIALS, SEARCH = "run.json", "nightly.json", "trials", "search"
-MOST_WORDS = 500
-"""Characters of a parameter; the store of MLflow refuses longer ones."""
+MOST_WORDS = 500  # characters of a parameter; the store of MLflow refuses longer ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +46,11 @@ def tracked(folder: Path) -> Tracked:
     raise InputError([Problem(str(folder), what)])
 
 
+# Of a run.json.
 KEPT = (
     "space", "space_sha256", "model", "hardware", "stack", "framework", "nodes", "gpus", "workload", "method", "seed",
     "exact", "legal", "feasible", "seconds", "best", "finished",
 )  # fmt: skip
-"""Of a run.json."""
 
 
 def _trial(folder: Path) -> Tracked:

@@ -354,8 +354,7 @@ class DiscardedOutput:
     norm.discard_until_backward_of(out)     # y's memory is free from here to the backward of `linear`
     """
 
-    _waiting: ClassVar[set[int]] = set()
-    """Storages of outputs between `run` and `discard_until_backward_of`."""
+    _waiting: ClassVar[set[int]] = set()  # storages of outputs between `run` and `discard_until_backward_of`
 
     def __init__(self) -> None:
         self._region: Callable[..., Any] | None = None

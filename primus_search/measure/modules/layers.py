@@ -22,8 +22,7 @@ from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
 
-SANDWICH_NORMS = 4
-"""Norms of a layer that normalises inputs and outputs of both blocks."""
+SANDWICH_NORMS = 4  # norms of a layer that normalises inputs and outputs of both blocks
 
 
 class Norm(nn.Module):

@@ -18,8 +18,7 @@ from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import Attention, Mixer
 
-MODULES: dict[type[Mixer], Callable[..., nn.Module]] = {}
-"""Modules of further mixers, by type."""
+MODULES: dict[type[Mixer], Callable[..., nn.Module]] = {}  # modules of further mixers, by type
 
 
 class CoreAttention(nn.Module):
