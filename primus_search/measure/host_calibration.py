@@ -37,7 +37,7 @@ from primus_search.measure.rank_group import RankJob, failure_of, run_jobs
 from primus_search.values.machine import cluster as machine
 
 MAX_DEVICES = 8
-CALIBRATION = 7  # raise when the calibration or the keys of hardware files change, so that old files are measured again
+CALIBRATION = 8  # raise when the calibration or the keys of hardware files change, so that old files are measured again
 LIMIT_S = 300.0
 WARM = "primus_search.measure.layer_bench:warm"
 RAMPS = (0.0, *(4.0**i for i in range(5, 13)))  # bytes at half speed that a fit tries: none, 1 KiB to 16 MiB

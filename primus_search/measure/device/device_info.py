@@ -18,7 +18,7 @@ from primus_search.base.cores import available_cores
 CPU, CUDA = "cpu", "cuda"
 TORCH_NAMES = {CPU: "cpu", CUDA: "cuda"}  # of a device of each kind; ROCm's is called cuda too
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-METHOD = {CPU: 3, CUDA: 4}  # raise when the way of measuring changes, so that no old measurement answers for a new one
+METHOD = {CPU: 4, CUDA: 4}  # raise when the way of measuring changes, so that no old measurement answers for a new one
 HEAT_S, HEAT_SIZE = 1.5, 8192  # of products before a GPU is timed: clocks settle at what training runs at
 COLD_BYTES = 1 << 29  # twice the largest last-level cache of a GPU, the 256 MB of AMD's CDNA 3
 LARGEST_MMAP_THRESHOLD = 1 << 25  # what mallopt(3) takes at most, DEFAULT_MMAP_THRESHOLD_MAX on 64 bits

@@ -73,41 +73,20 @@ class _SwiGlu(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
-        gate_up, weights = ctx.saved_tensors
-        if not gate_up.is_cpu:
-            return _swiglu_gradients(gate_up, weights, grads[0])
-        grad = grads[0]
+        """Gradients of gate|up and of the routing weights in few passes over memory."""
+        (gate_up, weights), grad = ctx.saved_tensors, grads[0]
         gate, up = gate_up.chunk(2, dim=-1)
-        gate_sigmoid = torch.sigmoid(gate)
-        activated = gate * gate_sigmoid
-        grad_weights = None
-        if weights is not None:
-            grad_weights = (grad * activated).mul_(up).sum(-1, keepdim=True).to(weights.dtype)
-            grad = grad * weights.to(grad.dtype)
-        # d silu(g) / dg = sigmoid(g) + silu(g) * (1 - sigmoid(g))
-        slope = activated * gate_sigmoid
-        slope.neg_().add_(gate_sigmoid).add_(activated)
         grad_gate_up = torch.empty_like(gate_up)
         grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
-        torch.mul(slope.mul_(up), grad, out=grad_gate)
-        torch.mul(activated, grad, out=grad_up)
+        torch.mul(torch.nn.functional.silu(gate), grad, out=grad_up)
+        grad_weights = None
+        if weights is not None:
+            grad_weights = (grad_up * up).sum(-1, keepdim=True).to(weights.dtype)
+            each = weights.to(grad.dtype)
+            grad_up.mul_(each)
+            grad = grad * each
+        torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
         return grad_gate_up, grad_weights
-
-
-def _swiglu_gradients(gate_up: Tensor, weights: Tensor | None, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Gradients of gate|up and of the routing weights in few passes over memory, which is what a GPU spends here."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    grad_gate_up = torch.empty_like(gate_up)
-    grad_gate, grad_up = grad_gate_up.chunk(2, dim=-1)
-    torch.mul(torch.nn.functional.silu(gate), grad, out=grad_up)
-    grad_weights = None
-    if weights is not None:
-        grad_weights = (grad_up * up).sum(-1, keepdim=True).to(weights.dtype)
-        each = weights.to(grad.dtype)
-        grad_up.mul_(each)
-        grad = grad * each
-    torch.ops.aten.silu_backward.grad_input(grad * up, gate, grad_input=grad_gate)
-    return grad_gate_up, grad_weights
 
 
 def swiglu(gate_up: Tensor, weights: Tensor | None = None) -> Tensor:
