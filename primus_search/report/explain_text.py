@@ -13,10 +13,10 @@ from primus_search.analysis.ablation import Neighbour as Move
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import ROUNDING, counted, fits, rests, short
 from primus_search.analysis.why_not import WhatIf, WhyNot
+from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, MB
 from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
-from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Figures, Trial, change_text, word
 from primus_search.report.gantt import terminal
 from primus_search.report.plain_tables import Plain, table
@@ -39,44 +39,10 @@ def print_explained(e: Explained, stream: TextIO) -> None:
 
 
 def _configuration(e: Explained) -> Text:
-    cluster, f = e.choice.cluster, e.figures
-    evidence = f"time {e.row['time_evidence']}, memory {e.row['memory_evidence']}"
-    lines = [
-        f", rank {e.rank}: {short(e.row)}",
-        f"{e.space.model.name} on {counted(cluster.num_nodes, 'node')} x {cluster.network.gpus_per_node} "
-        f"{cluster.accelerator.name}, stack {cluster.stack.title}, sequence "
-        f"{e.space.workload.seq_length}, global batch {e.space.workload.global_batch_size} "
-        f"= {f.microbatches} micro-batches on {f.dp} replicas",
-        f"{e.row[RATE]:,.0f} tokens/s/GPU; projected: {f.tokens_per_s_per_gpu:,.0f}, step {f.step_s:.3f} s, "
-        f"MFU {f.mfu:.1%}, "
-        f"{f.memory_bytes / GB:.1f} GB per GPU, {f.headroom_bytes / GB:.1f} GB to spare ({evidence})",
-        _confidence(e),
-    ]
-    shown = e.row["tokens_per_s_per_gpu"]
-    if abs(shown / f.tokens_per_s_per_gpu - 1.0) > 1e-6:
-        lines.append(
-            f"The run's own figure is {shown:,.0f} tokens/s/GPU ({e.row['time_evidence']}); parts are projected."
-        )
-    held, room = e.row["memory_bytes"], e.row["headroom_bytes"]
-    if e.is_lost:
-        lines.append(
-            f"It does not fit: {e.row['memory_evidence']} memory is {held / GB:.1f} GB, {-room / GB:.1f} GB too much. "
-            "Do not run it as it is; parts are projected."
-        )
-    elif abs(held / f.memory_bytes - 1.0) > 1e-6:
-        lines.append(
-            f"The run ranked it with {held / GB:.1f} GB, {room / GB:.1f} GB to spare ({e.row['memory_evidence']}); "
-            "parts are projected."
-        )
-    return Text.assemble((e.space.name, "bold"), "\n".join(lines))
-
-
-def _confidence(e: Explained) -> str:
-    """Interval, probability of fitting, and whether it can be told from the first."""
-    sure, row = e.confidence, e.row
-    tie = "" if e.rank == 1 else "; a tie with rank 1" if row["ties_with_best"] else "; slower than rank 1 beyond noise"
-    low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
-    return f"90 % interval {low:,.0f} to {high:,.0f} (from {rests(sure)}); memory: {fits(row)}{tie}"
+    cluster = e.choice.cluster
+    words = {"label": short(e.row), "nodes": counted(cluster.num_nodes, "node"), "fits": fits(e.row)}
+    text = rendered("explained.txt", e=e, cluster=cluster, source=rests(e.confidence), GB=GB, **words)
+    return Text.assemble((e.space.name, "bold"), text.removesuffix("\n"))
 
 
 def _coverage(e: Explained) -> Group:
@@ -202,21 +168,8 @@ def _verdict(move: Move) -> str:
 
 
 def _advice(e: Explained) -> Group:
-    lines: list[str] = []
-    without_room: set[str] = set()  # several findings may ask for the same room
-    for one in e.advice:
-        lines.append(f"{one.topic}: {one.finding}.")
-        if one.best is not None:
-            where = "" if one.best.is_in_space else ", not in the space"
-            lines.append(f"  -> {one.best.what}: {one.best.gain:+.1%} tokens/s{where}")
-        without = one.best_without_room
-        if without is not None and without.trial.figures is not None and without.what not in without_room:
-            without_room.add(without.what)
-            miss = -without.trial.figures.headroom_bytes / GB
-            lines.append(f"  -> {without.what} would give {without.gain:+.1%} but misses {miss:.1f} GB")
-        if one.best is None and without is None:
-            lines.append(f"  nothing of the {len(one.remedies)} changes tried helps")
-    return Group("What would make it faster (every change projected again)", _indented(lines or ["nothing stands out"]))
+    lines = rendered("advice.txt", advice=e.advice, GB=GB).splitlines()
+    return Group("What would make it faster (every change projected again)", _indented(lines))
 
 
 def _indented(lines: Sequence[str]) -> Group:
@@ -232,36 +185,16 @@ def print_why_not(e: Explained, answer: WhyNot, stream: TextIO) -> None:
     console = Plain(stream)
     asked = ", ".join(f"{name}={_word(answer.alone, name, value)}" for name, value in answer.asked.items())
     console.print(f"Why not {asked} instead of rank {e.rank} ({short(e.row)})?")
-    console.print(_indented(why_not_lines(e, answer)))
+    chance = answer.chance
+    found = {name: word(name, value) for name, value in (chance.best or {}).items()}
+    best = short(found | {"dp": chance.figures.dp}) if chance.figures and found else ""
+    lines = rendered(
+        "why_not.txt", base=e.figures, answer=answer, best=best, change_text=change_text, standing=_standing,
+        most_rules=MOST_RULES,
+    )  # fmt: skip
+    console.print(_indented(lines.splitlines()))
     if answer.alone.figures is not None:
         console.print(_difference(e.figures, answer.alone.figures))
-
-
-def why_not_lines(e: Explained, answer: WhyNot) -> list[str]:
-    """The answer in sentences."""
-    alone, chance, lines = answer.alone, answer.chance, []
-    if alone.broken:
-        lines.append("On its own it breaks" if alone.is_legal else "It is not legal; it breaks")
-        lines += [f"  {one.rule}: {one.reason}" for one in alone.broken]
-    if alone.figures is not None:
-        lines.append(f"Changed: {change_text(alone) or 'nothing, it is this very candidate'}.")
-        lines.append(_standing(e.figures, alone.figures))
-        if answer.would_fit:
-            lines.append(f"It would fit with: {'; '.join(answer.would_fit)}.")
-        elif not alone.fits:
-            lines.append("No single further change that was tried makes it fit.")
-    if not chance.rows:
-        lines.append("No configuration of the space with these values is legal.")
-        removed = [] if alone.broken else chance.removed[:MOST_RULES]
-        return lines + [f"  {rule} removed {rows:,}: {reason}" for rule, rows, reason in removed if rows]
-    seen = "" if chance.is_whole else ", not all of them looked at"
-    lines.append(f"The space holds {chance.rows:,} legal rows with these values{seen}; {chance.fitting:,} fit.")
-    if chance.figures is not None and chance.best is not None:
-        kind = "The best that fits" if chance.figures.fits else "The one that misses least"
-        words = {name: word(name, value) for name, value in chance.best.items()}
-        lines.append(f"{kind}: {short(words | {'dp': chance.figures.dp})}.")
-        lines.append(_standing(e.figures, chance.figures))
-    return lines
 
 
 def _word(trial: Trial, name: str, value: AxisValue) -> str:
