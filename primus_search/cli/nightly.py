@@ -37,20 +37,12 @@ def _print(night: "Night", folder: Path, *, as_json: bool) -> None:
     """The verdict, what failed and why; the files hold the rest."""
     import json
 
-    from primus_search.nightly.night_folder import cause_line, causes_of, limit, move, summary
+    from primus_search.base.html_templates import rendered
+    from primus_search.nightly import night_folder
 
     if as_json:
-        typer.echo(json.dumps(summary(night), indent=2))
+        typer.echo(json.dumps(night_folder.summary(night), indent=2))
         return
-    for check in night.failed:
-        typer.echo(f"FAILED {check.title}: {check.before} -> {check.after} ({move(check)}, allowed {limit(check)})")
-        if check.note:
-            typer.echo(f"    {check.note}")
-    seen: set[tuple[str, int]] = set()
-    for check in night.failed:
-        if (check.entry, check.cluster) not in seen:
-            seen.add((check.entry, check.cluster))
-            for cause in causes_of(night, check):
-                typer.echo(f"  {check.where}: {cause_line(cause)}")
-    verdict = "passed" if night.passed else "REGRESSION"
-    typer.echo(f"{verdict}: {len(night.checks) - len(night.failed)} of {len(night.checks)} checks, {folder}/summary.md")
+    first = {(check.entry, check.cluster): check for check in reversed(night.failed)}
+    each = [check for check in night.failed if first[check.entry, check.cluster] is check]
+    typer.echo(rendered("night.txt", night=night, first_of_each=each, of=night_folder, folder=folder), nl=False)

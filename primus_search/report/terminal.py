@@ -15,7 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from primus_search.analysis.labels import between, chance, counted, evidence_of, factored, rests, short
-from primus_search.base.units import GB, SECONDS_PER_MINUTE
+from primus_search.base.html_templates import rendered
+from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.answer import answer_of
@@ -63,8 +64,9 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
         print_frontier(result, stream)
     if len(result.clusters) > 1 or view.token_budget:
         console.print(_ladder(result, view.token_budget))
-        for line in _goodput(result, view.token_budget):
-            console.print(line)
+    if view.token_budget:
+        rungs = ladder(result, view.token_budget)
+        console.print(rendered("goodput.txt", rungs=rungs, counted=counted, GB=GB), end="")
     refusal = refusal_of(result.space, result.best.choice, rows[0]) if rows else ""
     for line in first_screen(result.answer or answer_of(result), view.folder, result.baseline, refusal):
         console.print(line, soft_wrap=True)
@@ -77,48 +79,16 @@ def _print_evidence(console: tables.Plain, result: SearchResult, view: View, lis
     """Where the figures come from and what the words of the tables mean."""
     console.print(_parts(result.ranking))
     if view.is_verbose:
-        console.print(_funnel(result))
-        console.print(_removed(result))
-    console.print(_optimality(result))
-    console.print(_legend(result.ranking, listed))
-    if len(result.clusters) > 1:
-        console.print(f"Ranks are those of ranking.csv, over all {len(result.clusters)} clusters.")
-
-
-def _funnel(result: SearchResult) -> RichTable:
-    rows = ((s.name, f"{s.rows:,}", f"{s.seconds:.2f}", f"{s.rows_per_s:,.0f}") for s in result.stages)
-    return tables.table("stage", "rows", "seconds", "rows/s/core", rows=rows)
-
-
-def _removed(result: SearchResult) -> str:
-    """How many candidates each rule removed, with its reason."""
+        rows = ((s.name, f"{s.rows:,}", f"{s.seconds:.2f}", f"{s.rows_per_s:,.0f}") for s in result.stages)
+        console.print(tables.table("stage", "rows", "seconds", "rows/s/core", rows=rows))
+    sure = result.ranking.confidence
+    values = {"tied": int(sure.ties_with_best.sum()), "source": rests(sure), "fit": FIT_THRESHOLD, "tie": TIE}
     removed = sorted(((n, name) for name, n in result.removed.items() if n), key=lambda pair: (-pair[0], pair[1]))
-    told = "; ".join(f"{n:,} by {name} ({result.reasons[name]})" for n, name in removed)
-    return f"Removed: {told or 'none'}."
-
-
-def _optimality(result: SearchResult) -> str:
-    """Whether the whole space was evaluated."""
-    if result.exact:
-        kind = f"Global optimum under the cost model: all {result.legal:,} legal candidates evaluated"
-    else:
-        kind = "The best found, not proven to be the optimum"
-    lines = [f"{kind} ({result.method}: {result.method_reason})."]
-    if not result.is_complete:
-        lines.append("The search stopped before the whole space was seen.")
-    return "\n".join([*lines, *result.space.notes, *result.notes])
-
-
-def _legend(ranking: RankingTable, listed: int) -> str:
-    """What the columns and marks mean."""
-    tied, source = int(ranking.confidence.ties_with_best.sum()), rests(ranking.confidence)
-    return (
-        f"{TIED} ties with #1 (within {TIE:.0%}, normal run-to-run noise): {tied:,} of {len(ranking):,} kept "
-        f"candidates. 90 %: interval of tok/s/GPU, from {source}. "
-        f"fits: probability that it runs in device memory, FITS from {FIT_THRESHOLD:.0%}, AT RISK below; candidates "
-        f"predicted to run out of memory are not listed."
-        f"{EVIDENCE} ranking.csv has {listed:,} rows."
-    )
+    text = rendered(
+        "evidence.txt", result=result, is_verbose=view.is_verbose, removed=removed, listed=listed, tied_mark=TIED,
+        evidence=EVIDENCE, **values,
+    )  # fmt: skip
+    console.print(text, end="")
 
 
 def _parts(ranking: RankingTable) -> str:
@@ -133,24 +103,6 @@ def _parts(ranking: RankingTable) -> str:
 def _largest(parts: Mapping[str, float], whole: float) -> list[tuple[str, float]]:
     shown = [(name.replace("_", " "), part) for name, part in parts.items() if part > SHOWN_SHARE * whole]
     return sorted(shown, key=lambda item: -item[1])
-
-
-def _goodput(result: SearchResult, token_budget: float) -> list[str]:
-    """What the days hold beside training, of each cluster."""
-    if not token_budget:
-        return []
-    lines = [
-        "Days and cost are at goodput: checkpoints, work done again after a failure, restarts, spare nodes "
-        "(hardware.node_mtbf_hours, restart_minutes, checkpoint_GBps, node_repair_hours; 0 switches a term off)."
-    ]
-    for rung in ladder(result, token_budget):
-        every = f" every {rung.checkpoint_interval_s / SECONDS_PER_MINUTE:,.0f} min" if rung.checkpoint_share else ""
-        lines.append(
-            f"  {counted(rung.nodes, 'node')}: checkpoints of {rung.checkpoint_bytes / GB:,.0f} GB{every} "
-            f"{rung.checkpoint_share:.2%}, redone {rung.redone_share:.2%}, restarts {rung.restart_share:.2%}, "
-            f"{counted(rung.spare_nodes, 'spare node')}"
-        )
-    return lines
 
 
 def _ladder(result: SearchResult, token_budget: float) -> RichTable:
