@@ -9,7 +9,7 @@ from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.modules import experts
 from primus_search.measure.modules.attention_modules import MissingKernelError, _windowed, core_attention
 from primus_search.measure.modules.experts import grouped_product
-from primus_search.measure.modules.fused_operations import _swiglu_gradients, swiglu
+from primus_search.measure.modules.fused_operations import swiglu
 
 
 def packed_attention(query, key, value, ends, ends_k, most, most_k, *, window_size, enable_gqa):
@@ -58,14 +58,15 @@ def test_one_kernel_for_all_experts_is_the_product_of_each(monkeypatch):
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
-def test_gradients_of_the_activation_in_few_passes_are_those_of_the_many(has_weights):
+def test_gradients_of_the_fused_activation_are_those_of_its_formula(has_weights):
     gate_up, grad = torch.randn(3, 5, 16, dtype=torch.float64), torch.randn(3, 5, 8, dtype=torch.float64)
     weights = torch.rand(3, 5, 1, dtype=torch.float64) if has_weights else None
-    leaves = [gate_up.clone().requires_grad_(), None if weights is None else weights.clone().requires_grad_()]
-    swiglu(*leaves).backward(grad)
-    found = _swiglu_gradients(gate_up, weights, grad)
-    assert torch.allclose(found[0], leaves[0].grad)
-    assert (found[1] is None) if weights is None else torch.allclose(found[1], leaves[1].grad)
+    leaves = [one.clone().requires_grad_() for one in (gate_up, weights) if one is not None]
+    gate, up = leaves[0].chunk(2, dim=-1)
+    written_out = torch.nn.functional.silu(gate) * up * (leaves[1] if has_weights else 1.0)
+    assert torch.allclose(swiglu(*leaves), written_out)
+    found, wanted = (torch.autograd.grad(out, leaves, grad) for out in (swiglu(*leaves), written_out))
+    assert all(torch.allclose(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_a_message_between_two_of_eight_devices_is_timed_by_those_two(monkeypatch):
@@ -79,6 +80,6 @@ def test_a_message_between_two_of_eight_devices_is_timed_by_those_two(monkeypatc
         return [ProcessOutcome(verdict=ProcessVerdict.DONE, value=rows(rank)) for rank in range(ranks)]
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(device_table, "run_ranks", ranks_of)
+    monkeypatch.setattr(device_table.rank_group, "run_ranks", ranks_of)
     found, missing = device_table._measure_links("cuda", "H200", "tiny")
     assert missing == [] and [one["value"] for one in found] == [20.0, 33.5]

@@ -121,7 +121,7 @@ def test_the_verdict_of_a_measured_candidate_is_that_of_its_point_and_its_bound(
 
 @pytest.mark.parametrize(("fitting", "traced"), [(0, [0]), (3, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])
 def test_rows_behind_the_first_are_traced_until_one_fits_within_a_bound(tmp_path, monkeypatch, fitting, traced):
-    monkeypatch.setattr(revalidation, "activation_ratio", lambda job, c, row: 1.0 if row >= fitting else 1e6)
+    monkeypatch.setattr(revalidation.residuals, "activation_ratio", lambda job, c, row: 1.0 if row >= fitting else 1e6)
     monkeypatch.setattr(revalidation, "MOST_FURTHER", 3)
     job = Job(MODEL, load_cluster("mi300x", 1), WORKLOAD)
     c = Candidates.table(micro_batch_size=[1] * 6)
@@ -131,7 +131,7 @@ def test_rows_behind_the_first_are_traced_until_one_fits_within_a_bound(tmp_path
 
 
 def test_a_row_that_is_projected_to_be_at_risk_is_traced_among_the_first_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(revalidation, "activation_ratio", lambda job, c, row: 1e6 if row < 2 else 1.0)
+    monkeypatch.setattr(revalidation.residuals, "activation_ratio", lambda job, c, row: 1e6 if row < 2 else 1.0)
     gpu = load_cluster("mi300x", 1)
     c = Candidates.table(micro_batch_size=[1, 1, 1, 1])
     job = Job(MODEL, gpu, WORKLOAD)

@@ -248,5 +248,5 @@ def run_here(monkeypatch) -> None:
     monkeypatch.setattr(isolate, "isolated", isolated)
     for module in ("device.preflight", "rank_group"):
         monkeypatch.setattr(f"primus_search.measure.{module}.isolated", isolated, raising=False)
-    for module in ("device.device_table", "candidate_bench", "rank_group"):
+    for module in ("candidate_bench", "rank_group"):
         monkeypatch.setattr(f"primus_search.measure.{module}.run_jobs", run_jobs)
