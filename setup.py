@@ -25,7 +25,6 @@ setup(
     package_data={
         "": ["*.yaml", "*.toml"],
         "primus_search": ["py.typed"],
-        "primus_search.cli": ["*.toml"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],
         "primus_search.templates": ["*.html", "*.md", "*.svg", "*.txt", "launch/*"],
