@@ -248,15 +248,11 @@ def _random(*sizes: int) -> Tensor:
     return torch.randn(*sizes, dtype=torch.bfloat16)
 
 
-def _entries(columns: dict[str, Any], ops: Sequence[str], flops: Sequence[float],
-             calls: Callable[..., tuple[Call, Call]], sizes: Sequence[int]) -> Iterator[ShapeEntry]:  # fmt: skip
-    """Forward and backward of a shape."""
-    for number, (op, work) in enumerate(zip(ops, flops, strict=True)):
-
-        def prepare(number: int = number) -> Call:
-            return calls(*sizes)[number]
-
-        yield ShapeEntry(columns=columns | {"op": op}, flops=work, prepare=prepare)
+def _entries(columns: dict[str, Any], ops: Sequence[str], flops: Sequence[float], call: Callable[..., Call],
+             sizes: Sequence[int]) -> Iterator[ShapeEntry]:  # fmt: skip
+    """Forward and backward of a shape; `call` takes whether it is the backward, and the sizes."""
+    for is_backward, op, work in zip((False, True), ops, flops, strict=True):
+        yield ShapeEntry(columns=columns | {"op": op}, flops=work, prepare=partial(call, is_backward, *sizes))
 
 
 def _gemms(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
@@ -267,22 +263,25 @@ def _gemms(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
             yield from _entries(shape | {"dtype": "fp8_tensorwise"}, PASSES, (flops, 2.0 * flops), _gemm8, sizes)
 
 
-def _gemm(m: int, n: int, k: int) -> tuple[Call, Call]:
-    x, w, g = _random(m, k), _random(n, k), _random(m, n)
-    return lambda: x @ w.t(), lambda: (g @ w, g.t() @ x)
+def _gemm(is_backward: bool, m: int, n: int, k: int) -> Call:
+    x, w = _random(m, k), _random(n, k)
+    if not is_backward:
+        return lambda: x @ w.t()
+    g = _random(m, n)
+    return lambda: (g @ w, g.t() @ x)
 
 
-def _gemm8(m: int, n: int, k: int) -> tuple[Call, Call]:
+def _gemm8(is_backward: bool, m: int, n: int, k: int) -> Call:
     """Operands of both gradients are turned beforehand: matrix units read FP8 along the inner dimension."""
     (x8, x_scale), (w8, w_scale) = precise8(_random(m, k)), precise8(_random(n, k))
+    if not is_backward:
+        return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16)
     g8, g_scale = wide8(_random(m, n))
     w_turned, x_turned, g_turned = w8.t().contiguous().t(), x8.t().contiguous().t(), g8.t().contiguous()
-
-    def backward() -> tuple[Tensor, Tensor]:
-        grad_x = scaled_mm(g8, w_turned, g_scale, w_scale, torch.bfloat16)
-        return grad_x, scaled_mm(g_turned, x_turned, g_scale, x_scale, torch.bfloat16)
-
-    return lambda: scaled_mm(x8, w8.t(), x_scale, w_scale, torch.bfloat16), backward
+    return lambda: (
+        scaled_mm(g8, w_turned, g_scale, w_scale, torch.bfloat16),
+        scaled_mm(g_turned, x_turned, g_scale, x_scale, torch.bfloat16),
+    )
 
 
 def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
@@ -296,9 +295,9 @@ def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
         yield from _entries(shape, ops, (flops, BACKWARD_ATTENTION * flops), _attention, sizes)
 
 
-def _attention(batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> tuple[Call, Call]:
+def _attention(is_backward: bool, batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> Call:
     q, k, v = _random(batch, heads, seq, dim), _random(batch, kv_heads, seq, dim), _random(batch, kv_heads, seq, v_dim)
-    return _both(partial(core_attention, seq_length=seq, window=0), q, k, v)
+    return _differentiable(is_backward, partial(core_attention, seq_length=seq, window=0), q, k, v)
 
 
 def _experts(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
@@ -308,17 +307,19 @@ def _experts(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
         yield from _entries(shape, PASSES, (flops, 2.0 * flops), _grouped, sizes)
 
 
-def _grouped(groups: int, rows: int, n: int, k: int) -> tuple[Call, Call]:
-    return _both(grouped_product, _random(groups, rows, k), _random(groups, k, n))
+def _grouped(is_backward: bool, groups: int, rows: int, n: int, k: int) -> Call:
+    return _differentiable(is_backward, grouped_product, _random(groups, rows, k), _random(groups, k, n))
 
 
-def _both(forward: Callable[..., Tensor], *inputs: Tensor) -> tuple[Call, Call]:
-    """A differentiable call and the gradients of its inputs."""
+def _differentiable(is_backward: bool, forward: Callable[..., Tensor], *inputs: Tensor) -> Call:
+    """A call, or the gradients of its inputs."""
     for tensor in inputs:
         tensor.requires_grad_()
+    if not is_backward:
+        return partial(forward, *inputs)
     out = forward(*inputs)
     grad = torch.randn_like(out)
-    return partial(forward, *inputs), lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+    return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
 
 
 FAMILIES: dict[str, Callable[[ShapeSweep, str], Iterator[ShapeEntry]]] = {
