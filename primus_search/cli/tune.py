@@ -109,15 +109,11 @@ def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
 def _print(found: "Tuned", out: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    if as_json:
-        figures = {"expected_regret": found.regret, "trials": [asdict(one) for one in found.outcomes]}
-        figures["best"] = asdict(found.best) if found.best else None
-        typer.echo(json.dumps(figures, indent=2))
+    from primus_search.base.html_templates import rendered
+
+    if not as_json:
+        typer.echo(rendered("trials.txt", found=found, out=out), nl=False)
         return
-    for number, one in enumerate(found.outcomes, start=1):
-        rate = f"{one.tokens_per_s_per_gpu:,.0f} tokens/s/GPU" if one.tokens_per_s_per_gpu else one.reason
-        typer.echo(f"trial {number}: rank {one.rank}, {one.verdict}: {rate}")
-    if found.best is not None:
-        typer.echo(f"best: rank {found.best.rank} of {out / 'search'}; expected regret {found.regret:.1%}")
-    else:
-        typer.echo("no trial ran")
+    figures = {"expected_regret": found.regret, "trials": [asdict(one) for one in found.outcomes]}
+    figures["best"] = asdict(found.best) if found.best else None
+    typer.echo(json.dumps(figures, indent=2))
