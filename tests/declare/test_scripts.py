@@ -221,3 +221,34 @@ def test_a_tokenizer_type_of_several_models_is_told_by_its_extra_rows(extra: int
     text = f"torchrun pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 {given}"
     model = read_experiment(written(tmp_path, text)).model
     assert model is not None and model.vocab_size == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[training]\nbatch_size = 2\nseq_len = 4096\ntensor_parallel_degree = 2\n'
+         '[experimental]\npipeline_parallel_degree = 4\ncontext_parallel_degree = 2\n'
+         '[float8]\nenable_float8_linear = true\n', {"tp": 2, "pp": 4, "cp": 2, "fp8": "hybrid"}),
+        ('converters = ["float8"]\n[training]\nlocal_batch_size = 2\nseq_len = 4096\n'
+         '[float8]\nrecipe_name = "rowwise"\n', {"micro_batch_size": 2, "fp8": "rowwise"}),
+    ],
+)  # fmt: skip
+def test_names_of_earlier_releases_of_torchtitan(text: str, words: dict[str, object], tmp_path: Path) -> None:
+    path = written(tmp_path, f'[model]\nname = "llama3"\nflavor = "8B"\n{text}', "job.toml")
+    found = read_experiment(path, 64)
+    assert words.items() <= found.row.items() and found.seq_length == 4096
+
+
+def test_lists_and_layouts_of_functional_tests(tmp_path: Path) -> None:
+    given = '  --recompute-modules: "[mlp layernorm]"\n  --recompute-granularity: selective\n'
+    layout = "  --pipeline-model-parallel-size: 2\n  --pipeline-model-parallel-layout: Et*5\\\\|t*7L\n"
+    row = read_experiment(written(tmp_path, MAPPING + given + layout, "model_config.yaml")).row
+    assert (row["recompute"], row["pipeline_layout"]) == ("mlp+layernorm", "first=5,last=7")
+
+
+def test_what_hangs_on_a_tokenizer_without_a_name_is_assumed_and_said(tmp_path: Path) -> None:
+    text = "torchrun pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\\n"
+    text += "--max-position-embeddings 512 --tokenizer-type Llama2Tokenizer --tokenizer-model $1 --world-size $RANKS"
+    found = read_experiment(written(tmp_path, text))
+    assert found.world == 0
+    assert found.assumed == ("vocab_size = 32000: the file names no vocabulary; --set vocab_size= changes it",)

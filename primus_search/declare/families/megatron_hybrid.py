@@ -57,9 +57,11 @@ class LayerStack:
 
 
 def is_hybrid(fields: Fields) -> bool:
-    """Whether a file says so, or has a pattern of single-block layers."""
-    given = {key: fields.entries[key].value for key in (*PATTERNS, "is_hybrid_model") if key in fields.entries}
-    return any(given.values()) or ("model_type" in fields.entries and fields.entries["model_type"].value == HYBRID_TYPE)
+    """Whether a file says so, has a pattern or shares of single-block layers, or names the spec of a stack."""
+    names = (*PATTERNS, "is_hybrid_model", "hybrid_attention_ratio", "hybrid_mlp_ratio")
+    given = {key: entry.value for key, entry in fields.entries.items()}
+    is_spelled = any(given.get(key) for key in names) or given.get("model_type") == HYBRID_TYPE
+    return is_spelled or _stack_of(given.get("spec")) is not None
 
 
 def hybrid_layers(fields: Fields, declared: DeclaredSizes) -> Values:
@@ -100,16 +102,22 @@ def _stack(fields: Fields) -> LayerStack | None:
     """The stack of the experiment's `spec`; without one Megatron's own, if a pattern says its layers."""
     given = fields.anything("spec")
     if given is not None:
-        words = re.findall(r"[\w.]+", str(given))
-        found = STACKS.get((words[0].rsplit(".", 1)[-1], words[-1])) if len(words) == 2 else None
+        found = _stack_of(given)
         if found is None:
-            fields.problem("spec", f"spec makes layers of its own - read: {', '.join(name for _, name in STACKS)}")
+            known = ", ".join(dict.fromkeys(name for _, name in STACKS))
+            fields.problem("spec", f"spec makes layers of its own - read: {known}")
         return found
     if fields.switch("is_hybrid_model", False) and not any(fields.anything(key) for key in PATTERNS):
         what = "the experiment's spec decides what these layers are; read the experiment, or give a pattern or spec"
         fields.problem("is_hybrid_model", what)
         return None
     return STACKS["mamba_layer_specs", "mamba_stack_spec"]
+
+
+def _stack_of(spec: Any) -> LayerStack | None:
+    """The stack that a `spec`, a module and a name in it, stands for; None where it is none that is read."""
+    words = re.findall(r"[\w.]+", str(spec))
+    return STACKS.get((words[0].rsplit(".", 1)[-1], words[-1])) if len(words) == 2 else None
 
 
 def _by_shares(fields: Fields, num_layers: int, stack: LayerStack) -> str:

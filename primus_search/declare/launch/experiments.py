@@ -268,6 +268,7 @@ def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     value, where the model or the batch hangs on a test that is not answered, and where several trainings differ.
     """
     framework = load_framework("megatron")
+    found = {key: value for key, value in found.items() if key not in ASSUMED or not UNSET.search(str(value))}
     read = framework.spelled | known_keys("megatron").read_beside | model_keys()
     undecided: dict[str, set[str]] = found.pop(megatron.UNDECIDED, {})
     if differs := sorted(found.pop(megatron.STARTS, set()) & read):
@@ -303,6 +304,8 @@ def _why(name: str, keys: set[str]) -> str:
     return f"has no value: branches that test it are read as if it were empty {changes}"
 
 
+ASSUMED = ("tokenizer_model", megatron.WORLD)
+"""Arguments that something is assumed for where they hang on a variable without a value."""
 ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
 """Arguments without which a script whose branches need a variable is not read."""
 
@@ -401,10 +404,11 @@ def _recipe(path: Path, world: int, model: Model | None) -> Experiment:
 
 
 def _argument(key: str, value: Any) -> list[str]:
-    """A key and its value as words of a command line; a switch that is off is none."""
+    """A key and its value, escaped for a shell, as words of a command line; a switch that is off is none."""
     if value is False or value is None:
         return []
-    return [key] if value is True else [f"{key}", shlex.quote(str(value)) if "$" not in str(value) else str(value)]
+    text = str(value).replace("\\", "")
+    return [key] if value is True else [key, text if "$" in text else shlex.quote(text)]
 
 
 def _plain(text: str) -> Any:
@@ -464,6 +468,7 @@ def _torchtitan(
     is_whole: bool = True,
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
+    given, origin = translated(framework, given)
     found = {**preset, **given}
     loaded = model or _flavor(framework, found) or _imported(path, found)
     problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
@@ -478,8 +483,10 @@ def _torchtitan(
         sizes["global_batch_size"] = local * (world // ranks) if world else None
     started = torchtitan.devices(found, row | {"pp": row.get("pp", 1)})
     compiled = torchtitan.compiled(found, framework.defaults)
-    read = experiment_of(path, framework, row, sizes, given, keys, (loaded, problems), started, is_whole=is_whole)
-    keys_of_variant = (torchtitan.COMPILE, torchtitan.COMPONENTS)
+    read = experiment_of(
+        path, framework, row, sizes, given, keys, (loaded, problems), started, origin, is_whole=is_whole
+    )
+    keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
     notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
     local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
     ranks = row.get("tp", 1) * row.get("cp", 1) * row.get("pp", 1)
