@@ -16,15 +16,8 @@ from primus_search.base.errors import InputError
 from primus_search.declare.megatron_yaml import from_document
 from primus_search.declare.source import Document
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.values.model import (
-    Attention,
-    GatedDeltaNet,
-    LatentMixer,
-    LayerKind,
-    Mamba2,
-    Model,
-    NoMixer,
-)
+from primus_search.export.shell import argument_table
+from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Model, NoMixer
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 """The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""
@@ -52,14 +45,9 @@ def edits(job: LaunchJob) -> list[str]:
 
 def _settings(job: LaunchJob) -> dict[str, Any]:
     model = job.model
-    has_learned = model.learned_positions > 0
-    said: dict[str, Any] = {
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.num_heads,
+    said = sizes("model", model) | {
         "max_position_embeddings": max(job.workload.seq_length, model.learned_positions),
-        "position_embedding_type": "learned_absolute" if has_learned else "rope",
+        "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"]),
     }
@@ -68,33 +56,26 @@ def _settings(job: LaunchJob) -> dict[str, Any]:
         "swiglu": model.is_gated and not model.activation_clamp,
         "squared_relu": not model.is_gated and model.constants.activation == "relu2",
         "quick_geglu": model.is_gated and model.activation_clamp > 0,
-        "add_qkv_bias": model.has_qkv_bias,
         # Under latent attention: the norms of compressed queries, keys and values.
         "qk_layernorm": model.has_qk_norm or model.latent is not None,
     }
     said |= {name: True for name, is_on in switches.items() if is_on}
-    if model.activation_clamp:
-        said |= {"glu_linear_offset": 1.0, "activation_func_clamp_value": model.activation_clamp}
-    if model.has_attention_sinks:
-        said["softmax_type"] = "learnable"
-    if model.num_mtp_layers:
-        said["mtp_num_layers"] = model.num_mtp_layers
+    said |= {"glu_linear_offset": 1.0} if model.activation_clamp else {}
+    said |= {"softmax_type": "learnable"} if model.has_attention_sinks else {}
     said |= _attention(model) | _experts(model)
     return _hybrid(job, said) if model.is_single_block else said | _variant(model)
 
 
+def sizes(part: str, of: object) -> dict[str, Any]:
+    """The numbers and switches of a part of a model by the names that `arguments.yaml` has for them."""
+    found = {name: of.__getattribute__(field) for name, field in argument_table("sizes")[part].items()}
+    return {name: value for name, value in found.items() if value}
+
+
 def _attention(model: Model) -> dict[str, Any]:
     if model.latent is not None:
-        latent = model.latent
-        low: dict[str, Any] = {"multi_latent_attention": True, "kv_lora_rank": latent.kv_lora_rank}
-        low |= {"q_lora_rank": latent.q_lora_rank} if latent.q_lora_rank else {}
-        return low | {
-            "kv_channels": model.head_dim,  # without it the hidden size has to be a multiple of the heads
-            "qk_head_dim": latent.qk_nope_head_dim,
-            "qk_pos_emb_head_dim": latent.qk_rope_head_dim,
-            "v_head_dim": latent.v_head_dim,
-        }
-    said: dict[str, Any] = {"kv_channels": model.head_dim}
+        return {"multi_latent_attention": True} | sizes("latent", model.latent)
+    said: dict[str, Any] = {}
     if model.num_kv_heads != model.num_heads:
         said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
     if any(model.windows):
@@ -108,26 +89,16 @@ def _experts(model: Model) -> dict[str, Any]:
     if model.moe is None or not model.is_moe:
         return {}
     moe = model.moe
-    said: dict[str, Any] = {
-        "num_experts": moe.num_experts,
-        "moe_router_topk": moe.top_k,
-        "moe_ffn_hidden_size": moe.expert_ffn_hidden,
+    said = sizes("experts", moe) | {
         "moe_layer_freq": pattern(tuple(model.moe_layers)),
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 0.001,
     }
     if moe.has_router_bias and not model.has_linear_bias:
         said |= {"moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss"}
-    said |= routing_settings(model)
     if moe.num_groups > 1:
         said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
-    if moe.shared_ffn_hidden:
-        said["moe_shared_expert_intermediate_size"] = moe.shared_ffn_hidden
-    if moe.has_shared_gate:
-        said["moe_shared_expert_gate"] = True
-    if moe.latent_hidden:
-        said["moe_latent_size"] = moe.latent_hidden
-    return said
+    return said | routing_settings(model)
 
 
 def routing_settings(model: Model) -> dict[str, Any]:
@@ -182,24 +153,14 @@ def _variant(model: Model) -> dict[str, Any]:
     mixers = [model.mixer(kind) for kind in model.layers]
     sparse = next((one.indexer for one in mixers if isinstance(one, LatentMixer) and one.indexer), None)
     if sparse is not None:
-        return {
-            "experimental_attention_variant": "dsa",
-            "dsa_indexer_n_heads": sparse.num_heads,
-            "dsa_indexer_head_dim": sparse.head_dim,
-            "dsa_indexer_topk": sparse.top_k,
-            "no_rope_fusion": True,
-        }
+        return {"experimental_attention_variant": "dsa", "no_rope_fusion": True} | sizes("indexer", sparse)
     linear = next((one for one in mixers if isinstance(one, GatedDeltaNet)), None)
     if linear is None:
         return {}
     return {
         "experimental_attention_variant": "gated_delta_net",
         "linear_attention_freq": pattern(tuple(isinstance(one, GatedDeltaNet) for one in mixers)),
-        "linear_num_key_heads": linear.num_key_heads,
-        "linear_num_value_heads": linear.num_value_heads,
-        "linear_key_head_dim": linear.key_dim,
-        "linear_value_head_dim": linear.value_dim,
-        "linear_conv_kernel_dim": linear.conv_kernel,
+        **sizes("delta_net", linear),
     } | ({"attention_output_gate": True} if any(isinstance(m, Attention) and m.has_output_gate for m in mixers) else {})
 
 
@@ -210,14 +171,7 @@ def _hybrid(job: LaunchJob, said: Mapping[str, Any]) -> dict[str, Any]:
     ours |= {"hybrid_layer_pattern": _letters(job), "spec": list(HYBRID_SPEC), "position_embedding_type": "none"}
     ours.pop("rotary_base", None)
     mamba = next((kind.mixer for kind in model.kinds if isinstance(kind.mixer, Mamba2)), None)
-    if mamba is None:
-        return ours
-    return ours | {
-        "mamba_num_heads": mamba.num_heads,
-        "mamba_head_dim": mamba.head_dim,
-        "mamba_state_dim": mamba.state_dim,
-        "mamba_num_groups": mamba.num_groups,
-    }
+    return ours | (sizes("mamba", mamba) if mamba else {})
 
 
 def _letters(job: LaunchJob) -> str:

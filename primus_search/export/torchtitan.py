@@ -16,6 +16,7 @@ from primus_search.declare.launch.contract import settings_of
 from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE, model_of
 from primus_search.declare.presets import model_called, registered_model
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
+from primus_search.export.megatron_models import sizes
 from primus_search.export.shell import launch_file, safe_name
 from primus_search.schedule import PassKind, Table, order_for
 from primus_search.values.machine.framework import Framework
@@ -201,12 +202,7 @@ def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
 def _family(model: Model) -> tuple[str, dict[str, Any]]:
     """Family and arguments of a model, as near as one comes."""
     constants = model.constants
-    common: dict[str, Any] = {
-        "dim": model.hidden,
-        "n_layers": model.num_layers,
-        "n_heads": model.num_heads,
-        "vocab_size": model.vocab_size,
-    }
+    common = sizes("torchtitan", model)
     common |= {} if constants.norm_epsilon is None else {"norm_eps": constants.norm_epsilon}
     common |= {} if constants.rotary_base is None else {"rope_theta": constants.rotary_base}
     if model.latent is not None:
@@ -243,12 +239,12 @@ def _plain(model: Model) -> dict[str, Any]:
 
 def _latent(model: Model) -> dict[str, Any]:
     scaling = model.constants.scaling if model.constants.scaling.get("rope_type") == "yarn" else {}
-    sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     fields: dict[str, Any] = {
         "inter_dim": model.ffn_hidden,
         "n_dense_layers": sum(not is_moe for is_moe in model.moe_layers) if model.is_moe else model.num_layers,
         "moe_inter_dim": model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden,
-        **{size: model.latent.__getattribute__(size) for size in sizes},
+        "q_lora_rank": 0,
+        **sizes("torchtitan_latent", model.latent),
         "rope_factor": float(scaling.get("factor", 1.0)),
     }
     fields |= {key: scaling[key] for key in ("beta_fast", "beta_slow", "mscale") if key in scaling}
