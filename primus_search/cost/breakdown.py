@@ -11,7 +11,8 @@ from typing import Self
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES
-from primus_search.cost.parts.layer import layer_operations, shapes
+from primus_search.cost.memory.share import Share
+from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import Part, Pass, tally
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
@@ -162,7 +163,7 @@ def _pieces(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) 
             yield from (Sent.of(part, comm, layers * microbatches) for part, comm in _layer(kind, job, one))
     num_ends = float(mine[len(model.kinds) :].sum())
     seconds = float(end_traffic_s(job, one)[0]) * 2.0 * num_ends * microbatches
-    message = float(shapes(job, one).tokens[0]) * model.hidden * BF16_BYTES
+    message = float(Share.of(job, one).tokens[0]) * model.hidden * BF16_BYTES
     if seconds:
         yield Sent(
             operation="embedding and head", part="tensor_comm", message_bytes=message,
@@ -188,7 +189,7 @@ def _hops(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) ->
     ranks = ranks_of(one.order(0))[: len(s.counts)]
     leaves = (ranks[:-1] == rank) | (ranks[1:] == rank)
     seconds = float(s.hop_s[leaves].sum()) * microbatches
-    message = float(shapes(job, one).split_tokens[0]) * job.model.hidden * BF16_BYTES
+    message = float(Share.of(job, one).split_tokens[0]) * job.model.hidden * BF16_BYTES
     count = float(np.count_nonzero(s.hop_s[leaves])) * microbatches
     if seconds:
         yield Sent(

@@ -15,7 +15,7 @@ from primus_search.base.errors import ScheduleError
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.memo import Rows, in_order
-from primus_search.cost.parts.layer import shapes
+from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.operations import Part
 from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
@@ -239,7 +239,7 @@ def hop_facts(job: Job, c: Candidates) -> Floats:
     Every hop carries one activation (or its gradient), split as the stack splits it.
     """
     cluster = job.cluster
-    s = shapes(job, c)
+    s = Share.of(job, c)
     message = s.split_tokens * job.model.hidden * BF16_BYTES
     near = send_s(cluster.network, message, Group(2, 1))
     far = send_s(cluster.network, message, Group(2, cluster.network.domain_size))

@@ -119,8 +119,7 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
 
 def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
-    model, cluster = job.model, job.cluster
-    s = Share(model, job.workload, cluster.stack, c, cluster.world)
+    model, s = job.model, Share.of(job, c)
     dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
     expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
     mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp

@@ -10,7 +10,8 @@ import pytest
 from primus_search.cost.laws.expert_products import expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
-from primus_search.cost.parts.layer import expert_operations, shapes
+from primus_search.cost.memory.share import Share
+from primus_search.cost.parts.layer import expert_operations
 from primus_search.cost.parts.operations import GroupedLinear, Module, Part, tally
 from primus_search.cost.parts.routing import permuted_rows
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean, destinations_of, distinct_destinations
@@ -80,7 +81,7 @@ def test_experts_of_a_graphed_step_write_activation_and_casts_in_their_products(
         c = Candidates.table(ep=32, deepep=True, fp8=int(precision))
         workload, used = Workload(seq_length=4096, global_batch_size=256), with_numbers(stack, {"cuda_graph": graph})
         cluster = Cluster(accelerator=acc, network=hardware.network, stack=used, num_nodes=8)
-        sizes = shapes(Job(model, cluster, workload), c)
+        sizes = Share.of(Job(model, cluster, workload), c)
         work = tally(expert_operations(model, workload, used, c, sizes), acc=acc, stack=used, rows=1)
         return float(work.seconds[:, Part.EXPERTS].sum()), float(work.kernels.sum())
 

@@ -9,7 +9,6 @@ Symbols: t tokens, u tokens split by sequence parallelism, R routed rows (see `s
 heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,10 +66,10 @@ class LayerActivations:
 def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> LayerActivations:
     """The sums that the pipeline needs, from the list of saved tensors."""
     tensors = saved_tensors(model, stack, kind, s, seq_length)
-    whole = _total([tensor.bytes for tensor in tensors])
-    kept = _total([np.where(_is_dropped(tensor, s) | _is_away(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
+    whole = in_order([tensor.bytes for tensor in tensors])
+    kept = in_order([np.where(_is_dropped(tensor, s) | _is_away(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
     kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, stack, kind, s), kept)
-    inputs = _total([tensor.bytes for tensor in tensors if tensor.weight_input])
+    inputs = in_order([tensor.bytes for tensor in tensors if tensor.weight_input])
     return LayerActivations(
         kept=kept,
         waiting=inputs + output_gradients(model, kind, s),
@@ -82,7 +81,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
 def offloaded_bytes(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> Floats:
     """Bytes per micro-batch that one layer sends to the host in forward and brings back in backward."""
     tensors = saved_tensors(model, stack, kind, s, seq_length)
-    return _total([np.where(_is_away(t, s) & ~_is_dropped(t, s), t.bytes, 0.0) for t in tensors])
+    return in_order([np.where(_is_away(t, s) & ~_is_dropped(t, s), t.bytes, 0.0) for t in tensors])
 
 
 def _is_away(tensor: Saved, s: Share) -> Bools:
@@ -415,7 +414,3 @@ def _grouped_outputs(model: Model, kind: LayerKind, s: Share) -> Floats | float:
 def _is_dropped(tensor: Saved, s: Share) -> Bools:
     mask: Bools = np.not_equal(s.recompute & int(tensor.dropped_by), 0)
     return mask
-
-
-def _total(parts: Sequence[Floats]) -> Floats:
-    return in_order(parts)

@@ -143,7 +143,7 @@ class MemoryTable:
 
     def share(self, c: Candidates) -> Share:
         """What one device sees of the model and of a micro-batch, per row."""
-        return Share(self.job.model, self.job.workload, self.job.stack, c, self.job.cluster.world)
+        return Share.of(self.job, c)
 
     # --- keys ------------------------------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ import numpy as np
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
+from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
-from primus_search.values.model import Model
+from primus_search.values.model import MixtureOfExperts, Model
 from primus_search.values.workload import Workload
 
 BF16_BYTES, FP32_BYTES, FP8_BYTES, MASK_BYTES = 2.0, 4.0, 1.0, 1.0
@@ -21,6 +22,9 @@ class Share:
 
     tokens, split_tokens   of one micro-batch on one context-parallel rank; on a tensor-parallel rank of it where
                            sequence parallelism splits the residual stream
+    split_share            share of a micro-batch's tokens that a rank has outside the matrices
+    expert_tokens          tokens of one rank that its router looks at
+    expert_rows            rows of each of its `local_experts`
     sent_rows              token copies that a device permutes for sending
     shards, expert_shards  devices that share what is sharded of a dense parameter, of an expert's
     kept_moments           share of the optimizer's moments that the device holds
@@ -32,6 +36,11 @@ class Share:
     def __init__(self, model: Model, workload: Workload, stack: Stack, c: Candidates, world: int) -> None:
         self._model, self._workload, self._stack, self._c = model, workload, stack, c
         self._degrees = degrees(c, world=world, global_batch_size=workload.global_batch_size)
+
+    @classmethod
+    def of(cls, job: Job, c: Candidates) -> Self:
+        """What a device of a job sees."""
+        return cls(job.model, job.workload, job.stack, c, job.cluster.world)
 
     def replaced(self, **columns: Floats | Ints | Bools) -> Self:
         """The same with some of its columns replaced; what was not worked out before follows from them."""
@@ -87,6 +96,19 @@ class Share:
         has_all = memory.has_room_for_every_row & (not self._workload.pads_to_capacity) & ~c.has_fused_dispatch
         busiest = 1.0 if moe is None else busiest_over_mean(moe, self._workload, c)
         return np.where(has_all | c.has_fixed_expert_rows, c.ep, busiest) * self.sent_rows * c.etp
+
+    expert_rows: cached_property[Floats] = cached_property(lambda s: s._expert_rows(s._model.moe))
+    local_experts: cached_property[Floats] = cached_property(lambda s: s._model.moe.num_experts / s._c.ep)
+    split_share: cached_property[Floats] = cached_property(lambda s: s.split_tokens / s.tokens)
+
+    def _expert_rows(self, moe: MixtureOfExperts) -> Floats:
+        c = self._c
+        routed = self.tokens / c.tp * c.ep * c.etp * moe.top_k / moe.num_experts
+        return routed * busiest_over_mean(moe, self._workload, c)
+
+    @cached_property
+    def expert_tokens(self) -> Floats:
+        return self.tokens / self._c.tp * (self._c.etp if self._stack.experts.gathers_before_experts else 1)
 
     @cached_property
     def shards(self) -> Floats:

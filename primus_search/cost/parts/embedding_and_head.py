@@ -6,7 +6,8 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.memory_bound import Stream
-from primus_search.cost.parts.layer import layer_operations, shapes
+from primus_search.cost.memory.share import Share
+from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic, streamed
 from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Candidates, Floats, Fp8
@@ -34,7 +35,7 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     Valid: Megatron. FSDP copies the table to the buffer it scatters instead of adding it, about as many bytes.
     """
     model = job.model
-    s = shapes(job, c)
+    s = Share.of(job, c)
     wide = model.per_layer_embedding * model.num_layers
     elements = s.tokens * (model.hidden + wide)
     table = model.vocab_size * (model.hidden + wide) / c.tp
@@ -58,7 +59,7 @@ def _per_layer_projection(model: Model, c: Candidates, tokens: Floats) -> list[O
 def head_operations(job: Job, c: Candidates) -> list[Operation]:
     """Final norm, output matrix (always BF16, split over the vocabulary by tp) and the loss, fused or not."""
     model = job.model
-    s = shapes(job, c)
+    s = Share.of(job, c)
     vocabulary = model.vocab_size / c.tp
     logits = s.tokens * vocabulary
     forward, backward = (np.where(c.loss_fusion, LOSS_BYTES[True][i], LOSS_BYTES[False][i]) for i in (0, 1))
@@ -75,7 +76,7 @@ def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
     model = job.model
     if not model.num_mtp_layers:
         return ()
-    s = shapes(job, c)
+    s = Share.of(job, c)
     hidden: Floats = np.full(len(c), float(model.hidden))
     join = LinearOp(Part.MLP, Module.LINEAR, s.tokens, hidden / c.tp, 2.0 * model.hidden, precision=Fp8.NONE)
     layer = layer_operations(job, model.layers[-1], c)

@@ -18,7 +18,6 @@ Source: Korthikanti et al. 2022 (arXiv:2205.05198) section 5; Megatron-Core `rec
 `activation_checkpoint.selective_ac_option = "op"` and the operations it keeps, models/*/infra/parallelize.py.
 """
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,6 +28,7 @@ from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.cost.memo import in_order
+from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.mixer_operations import (
     attention_call,
     hyper_operations,
@@ -49,7 +49,6 @@ from primus_search.cost.parts.operations import (
     streamed,
 )
 from primus_search.cost.parts.routing import router_operations
-from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
@@ -81,48 +80,11 @@ _EXPERT_BIAS_BYTES, _EXPERT_BIAS_KERNELS = (28.0, 40.0), ((2.0, 2.0), (5.0, 3.0)
 _CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
-    """Sizes one device sees, per candidate. tokens t; split_tokens u; expert_rows per local expert."""
-
-    tokens: Floats
-    split_tokens: Floats
-    expert_tokens: Floats
-    expert_rows: Floats
-    local_experts: Floats
-
-    @property
-    def split_share(self) -> Floats:
-        """Share of a micro-batch's tokens that a rank has outside the matrices."""
-        return self.split_tokens / self.tokens
-
-
-def shapes(job: Job, c: Candidates) -> Shapes:
-    """Tokens and expert rows of one micro-batch on one device."""
-    model, workload, stack = job.model, job.workload, job.stack
-    tokens = c.micro_batch_size * (workload.seq_length / c.cp)
-    split = np.where(c.sequence_parallel, tokens / c.tp, tokens)
-    per_rank = tokens / c.tp
-    if model.moe is None:
-        nothing = np.zeros_like(tokens)
-        return Shapes(
-            tokens=tokens, split_tokens=split, expert_tokens=nothing, expert_rows=nothing, local_experts=nothing
-        )
-    routed = per_rank * c.ep * c.etp * model.moe.top_k / model.moe.num_experts
-    return Shapes(
-        tokens=tokens,
-        split_tokens=split,
-        expert_tokens=per_rank * (c.etp if stack.experts.gathers_before_experts else 1),
-        expert_rows=routed * busiest_over_mean(model.moe, workload, c),
-        local_experts=model.moe.num_experts / c.ep,
-    )
-
-
 def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
     """Every kernel of one layer of that kind, collectives apart."""
     blocks, mixer = job.model.num_blocks(kind), kind.mixer
     has_feed_forward = not isinstance(kind.feed_forward, NoFeedForward)
-    s, streams = shapes(job, c), job.model.hyper_streams
+    s, streams = Share.of(job, c), job.model.hyper_streams
     copies = gathered_copies(job.model, kind, job.stack, c, s)
     job, kind = job.layer(kind)
     model, stack = job.model, job.stack
@@ -143,7 +105,7 @@ def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation
     return ops + mlp_operations(model, stack, c, s, model.ffn_hidden, Part.MLP)
 
 
-def norm_operations(model: Model, stack: Stack, s: Shapes, blocks: int = 2) -> list[Operation]:
+def norm_operations(model: Model, stack: Stack, s: Share, blocks: int = 2) -> list[Operation]:
     """Norms over the hidden size and residual additions of a layer with so many blocks on the residual stream."""
     elements = s.split_tokens * model.hidden * BF16_BYTES
     add_forward, add_backward, add_fk, add_bk = _RESIDUAL[stack.kernels.has_fused_residual]
@@ -159,7 +121,7 @@ def norm_operations(model: Model, stack: Stack, s: Shapes, blocks: int = 2) -> l
     return [norms, residuals]
 
 
-def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """Copies that put a gathered sequence in order before a block and parts of one after it, where a stack needs them.
 
     Source: "we can accelerate Sequence Parallel by folding (and unfolding) the batch dimension and the sequence
@@ -178,7 +140,7 @@ def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
     return np.maximum(model.num_kv_heads / c.tp, 1.0)
 
 
-def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+def projections(model: Model, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """Fused QKV, rotary embedding and the output projection of multi-head or grouped-query attention."""
     q_out = model.num_heads * model.head_dim / c.tp
     kv_out = kv_heads_per_rank(model, c) * model.head_dim
@@ -194,7 +156,7 @@ def projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Op
     return ops
 
 
-def latent_projections(model: Model, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+def latent_projections(model: Model, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """The low-rank projections of multi-head latent attention; down-projections are not split by tensor parallelism.
 
     Queries and keys are then assembled from their rotary and plain halves: one copy each.
@@ -280,7 +242,7 @@ def attention_casts_s(acc: Accelerator, c: Candidates, call: AttentionCall) -> F
 
 
 def mlp_operations(
-    model: Model, stack: Stack, c: Candidates, s: Shapes, ffn_hidden: float, part: Part
+    model: Model, stack: Stack, c: Candidates, s: Share, ffn_hidden: float, part: Part
 ) -> list[Operation]:
     """A dense MLP (or all shared experts as one) split by tensor parallelism."""
     inner = ffn_hidden / c.tp
@@ -298,7 +260,7 @@ def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module
     return streamed(part, module, elements, passes, (Stream.ELEMENTWISE, Stream.ELEMENTWISE))
 
 
-def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Shapes) -> list[Operation]:
+def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """Router, permutation, local experts and shared experts of a MoE layer."""
     moe = model.moe
     assert moe is not None

@@ -43,7 +43,7 @@ from primus_search.values.model import (
 from primus_search.values.model.mixer import attended_tokens
 
 if TYPE_CHECKING:
-    from primus_search.cost.parts.layer import Shapes
+    from primus_search.cost.memory.share import Share
 
 CHUNKED_BACKWARD = 3.0
 """Backward over forward of a chunked scan: two gradients of every product, and the states made again."""
@@ -72,7 +72,7 @@ def unmeasured_mixers(model: Model) -> tuple[LayerKind, ...]:
     )
 
 
-def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Shapes") -> list[Operation]:
+def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Share") -> list[Operation]:
     """Every kernel of one mixer: its products, convolution, gates and norms, and the mixing itself."""
     if isinstance(mixer, NoMixer):
         return []
@@ -83,7 +83,7 @@ def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Sha
     ]
 
 
-def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
+def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Share") -> list[Operation]:
     """The projections as linears; those of one group and input are one product."""
     merged: dict[tuple[str, int, Split], Floats] = {}
     for p in mixer.projections(hidden):
@@ -104,7 +104,7 @@ def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Ope
     return made
 
 
-def _vectors(hidden: int, mixer: Mixer, c: Candidates, s: "Shapes") -> list[Operation]:
+def _vectors(hidden: int, mixer: Mixer, c: Candidates, s: "Share") -> list[Operation]:
     """Streams over inner vectors: convolution, rotation and norms of queries and keys, norm and gate of the output."""
     core = mixer.core(hidden)
     rows = s.tokens / c.tp
@@ -231,7 +231,7 @@ def _chunked(job: Job, mixer: Mixer, c: Candidates) -> Call:
     return Call(Part.ATTENTION, Module.ELEMENTWISE, (forward_s, CHUNKED_BACKWARD * forward_s), kernels=(5.0, 8.0))
 
 
-def latent_expert_operations(model: Model, c: Candidates, s: "Shapes") -> list[Operation]:
+def latent_expert_operations(model: Model, c: Candidates, s: "Share") -> list[Operation]:
     """Projections into the latent space of routed experts and out of it, on each rank's own tokens."""
     assert model.moe is not None
     latent, hidden, own = float(model.moe.latent_hidden), float(model.hidden), s.tokens / c.tp
@@ -240,7 +240,7 @@ def latent_expert_operations(model: Model, c: Candidates, s: "Shapes") -> list[O
     return [linear(latent, hidden), linear(hidden, latent)]
 
 
-def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> list[Operation]:
+def hyper_operations(model: Model, c: Candidates, s: "Share", streams: int) -> list[Operation]:
     """Hyper-connections of a layer: per block the mixing weights from all streams, one read and one write of them."""
     rows = s.split_tokens
     wide = float(streams * model.hidden)
@@ -248,7 +248,7 @@ def hyper_operations(model: Model, c: Candidates, s: "Shapes", streams: int) -> 
     return [mixing, streamed(Part.NORMS, Module.ELEMENTWISE, 2.0 * rows * wide, (3.0, 5.0, 4.0, 6.0))]
 
 
-def per_layer_operations(model: Model, s: "Shapes") -> list[Operation]:
+def per_layer_operations(model: Model, s: "Share") -> list[Operation]:
     """What a layer's own embedding costs: a gate from the stream, its product with the embedding, a projection, a norm.
 
     Source: transformers 5.23 models/gemma4/modeling_gemma4.py Gemma4TextDecoderLayer.

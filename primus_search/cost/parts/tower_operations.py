@@ -16,7 +16,8 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.attention import UNFUSED, attention_s
 from primus_search.cost.laws.collectives import Group, all_reduce_s
-from primus_search.cost.parts.layer import Shapes, mlp_operations, norm_operations, projections
+from primus_search.cost.memory.share import Share
+from primus_search.cost.parts.layer import mlp_operations, norm_operations, projections
 from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
 from primus_search.values.candidates import Candidates, Floats, Fp8
@@ -51,10 +52,7 @@ def _encoder(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
     ranks = tower.ranks(c.tp)
     own = replace(c, tp=ranks, fp8=np.full_like(c.fp8, int(Fp8.NONE)))
     tokens: Floats = c.micro_batch_size * np.float64(job.workload.image_tokens * tower.merge)
-    nothing = np.zeros_like(tokens)
-    s = Shapes(
-        tokens=tokens, split_tokens=tokens, expert_tokens=nothing, expert_rows=nothing, local_experts=nothing
-    )  # fmt: skip
+    s = Share.of(job, c).replaced(tokens=tokens, split_tokens=tokens)
     kernel = attention_family(acc, stack, model)
     times = attention_s(
         acc,

@@ -23,7 +23,7 @@ from primus_search.cost.memo import in_order
 from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
-from primus_search.cost.parts.layer import recompute_s, shapes
+from primus_search.cost.parts.layer import recompute_s
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
@@ -84,7 +84,7 @@ def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
         add_exposed(work, Part.HOST_COPIES, copies)
         found.append((Part.HOST_COPIES, copies))
     if np.any(c.sharding >= Sharding.FSDP2):
-        s = Share(job.model, job.workload, job.stack, c, job.cluster.world)
+        s = Share.of(job, c)
         weights = sharded_layer(
             job,
             c,
@@ -123,7 +123,7 @@ def end_traffic_s(job: Job, c: Candidates) -> Floats:
     cluster = job.cluster
     if not np.any(c.tp > 1):
         return np.zeros(len(c))
-    s = shapes(job, c)
+    s = Share.of(job, c)
     group = Group(c.tp, np.ones_like(c.tp))
     message = s.tokens * job.model.hidden * BF16_BYTES
     gather = all_gather_s(cluster.network, message, group)
@@ -133,7 +133,7 @@ def end_traffic_s(job: Job, c: Candidates) -> Floats:
 
 def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:
     """Copies of one layer and micro-batch to the host and back, and what of each shows."""
-    s = Share(job.model, job.workload, job.stack, c, job.cluster.world)
+    s = Share.of(job, c)
     moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
     seconds = moved / job.cluster.network.host_copy_bytes_per_s
     count = 1.0 * (moved > 0)

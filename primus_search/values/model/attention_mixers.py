@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from primus_search.values.model.mixer import MixingWork, Split, WeightMatrix, attended_tokens
+from primus_search.values.model.mixer import MixingWork, WeightMatrix, attended_tokens, column, row, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,9 @@ class Indexer:
         """Queries, one shared key and the weights of heads; replicated over tensor-parallel ranks."""
         if not self.has_own:
             return ()
-        queries = WeightMatrix(
-            group="index queries", n=self.num_heads * self.head_dim, k=self.query_rank or hidden, split=Split.WHOLE
-        )
-        keys = WeightMatrix(group="index keys", n=self.head_dim, k=hidden, split=Split.WHOLE)
-        weights = WeightMatrix(group="index keys", n=self.num_heads, k=hidden, split=Split.WHOLE)
+        queries = whole("index queries", self.num_heads * self.head_dim, self.query_rank or hidden)
+        keys = whole("index keys", self.head_dim, hidden)
+        weights = whole("index keys", self.num_heads, hidden)
         return (queries, keys, weights) if self.has_weights else (queries, keys)
 
     @property
@@ -100,9 +98,9 @@ class Attention:
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         q_out = self.num_heads * self.head_dim * (2 if self.has_output_gate else 1)
-        queries = WeightMatrix(group="qkv", n=q_out, k=hidden, split=Split.COLUMN)
-        keys = WeightMatrix(group="qkv", n=self.kv_out, k=hidden, split=Split.COLUMN, limit=self.num_kv_heads)
-        output = WeightMatrix(group="output", n=hidden, k=self.num_heads * self.value_dim, split=Split.ROW)
+        queries = column("qkv", q_out, hidden)
+        keys = column("qkv", self.kv_out, hidden, limit=self.num_kv_heads)
+        output = row("output", hidden, self.num_heads * self.value_dim)
         own = (queries, output) if self.reuses_kv else (queries, keys, output)
         return own + (self.indexer.projections(hidden) if self.indexer else ())
 
@@ -177,19 +175,16 @@ class LatentMixer:
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         a, heads = self.latent, self.num_heads
         q_out, v_out = heads * a.qk_head_dim, heads * a.v_head_dim
-        queries: tuple[WeightMatrix, ...] = (WeightMatrix(group="queries", n=q_out, k=hidden, split=Split.COLUMN),)
+        queries: tuple[WeightMatrix, ...] = (column("queries", q_out, hidden),)
         if a.q_lora_rank:
-            queries = (
-                WeightMatrix(group="q down", n=a.q_lora_rank, k=hidden, split=Split.WHOLE),
-                WeightMatrix(group="q up", n=q_out, k=a.q_lora_rank, split=Split.COLUMN),
-            )
+            queries = (whole("q down", a.q_lora_rank, hidden), column("q up", q_out, a.q_lora_rank))
         kv_out = heads * (a.qk_nope_head_dim + a.v_head_dim)
         rest = (
-            WeightMatrix(group="kv down", n=a.kv_lora_rank + a.qk_rope_head_dim, k=hidden, split=Split.WHOLE),
-            WeightMatrix(group="kv up", n=kv_out, k=a.kv_lora_rank, split=Split.COLUMN),
-            WeightMatrix(group="output", n=hidden, k=v_out, split=Split.ROW),
+            whole("kv down", a.kv_lora_rank + a.qk_rope_head_dim, hidden),
+            column("kv up", kv_out, a.kv_lora_rank),
+            row("output", hidden, v_out),
         )
-        gate = (WeightMatrix(group="gate", n=v_out, k=hidden, split=Split.COLUMN),) if self.has_output_gate else ()
+        gate = (column("gate", v_out, hidden),) if self.has_output_gate else ()
         return queries + rest + gate + (self.indexer.projections(hidden) if self.indexer else ())
 
     def vectors(self, hidden: int) -> tuple[int, int]:
@@ -268,27 +263,18 @@ class CompressedAttention:
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         inner = self.num_heads * self.head_dim
         found = [
-            WeightMatrix(group="q down", n=self.q_lora_rank, k=hidden, split=Split.WHOLE),
-            WeightMatrix(group="q up", n=inner, k=self.q_lora_rank, split=Split.COLUMN),
-            WeightMatrix(group="kv", n=self.head_dim, k=hidden, split=Split.WHOLE),
-            WeightMatrix(
-                group="output down",
-                n=self.o_lora_rank,
-                k=inner // self.o_groups,
-                split=Split.COLUMN,
-                limit=self.o_groups,
-                copies=self.o_groups,
-            ),
-            WeightMatrix(group="output up", n=hidden, k=self.o_groups * self.o_lora_rank, split=Split.ROW),
+            whole("q down", self.q_lora_rank, hidden),
+            column("q up", inner, self.q_lora_rank),
+            whole("kv", self.head_dim, hidden),
+            column("output down", self.o_lora_rank, inner // self.o_groups, limit=self.o_groups, copies=self.o_groups),
+            row("output up", hidden, self.o_groups * self.o_lora_rank),
         ]
         if self.ratio:
-            found.append(WeightMatrix(group="compressor", n=2 * self.compressor_width, k=hidden, split=Split.WHOLE))
+            found.append(whole("compressor", 2 * self.compressor_width, hidden))
         if self.is_indexed:
             found += [
-                WeightMatrix(group="index keys", n=4 * self.index_dim + self.index_heads, k=hidden, split=Split.WHOLE),
-                WeightMatrix(
-                    group="index queries", n=self.index_heads * self.index_dim, k=self.q_lora_rank, split=Split.WHOLE
-                ),
+                whole("index keys", 4 * self.index_dim + self.index_heads, hidden),
+                whole("index queries", self.index_heads * self.index_dim, self.q_lora_rank),
             ]
         return tuple(found)
 

@@ -43,6 +43,21 @@ class WeightMatrix:
         return self.copies * self.n * self.k
 
 
+def column(group: str, n: int, k: int, limit: int = 0, copies: int = 1) -> WeightMatrix:
+    """A projection that tensor parallelism divides by output."""
+    return WeightMatrix(group=group, n=n, k=k, split=Split.COLUMN, limit=limit, copies=copies)
+
+
+def row(group: str, n: int, k: int) -> WeightMatrix:
+    """A projection that it divides by input."""
+    return WeightMatrix(group=group, n=n, k=k, split=Split.ROW)
+
+
+def whole(group: str, n: int, k: int) -> WeightMatrix:
+    """A projection that every rank has."""
+    return WeightMatrix(group=group, n=n, k=k, split=Split.WHOLE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixingWork:
     """What mixing itself works on: elements per token, all ranks together, 0 of what a mixer does not have.

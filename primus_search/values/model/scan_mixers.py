@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.values.model.mixer import MixingWork, Split, WeightMatrix
+from primus_search.values.model.mixer import MixingWork, WeightMatrix, column, row, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,7 @@ class Mamba2:
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         inputs = self.inner + self.conv_channels + self.num_heads
-        return (
-            WeightMatrix(group="input", n=inputs, k=hidden, split=Split.COLUMN),
-            WeightMatrix(group="output", n=hidden, k=self.inner, split=Split.ROW),
-        )
+        return (column("input", inputs, hidden), row("output", hidden, self.inner))
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         convolution = self.conv_channels * (self.conv_kernel + (1 if self.has_conv_bias else 0))
@@ -107,11 +104,9 @@ class GatedDeltaNet:
         return self.num_value_heads * self.value_dim
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
-        keys = WeightMatrix(group="input", n=2 * self.key_out, k=hidden, split=Split.COLUMN, limit=self.num_key_heads)
-        values = WeightMatrix(
-            group="input", n=2 * self.value_out + 2 * self.num_value_heads, k=hidden, split=Split.COLUMN
-        )
-        return keys, values, WeightMatrix(group="output", n=hidden, k=self.value_out, split=Split.ROW)
+        keys = column("input", 2 * self.key_out, hidden, limit=self.num_key_heads)
+        values = column("input", 2 * self.value_out + 2 * self.num_value_heads, hidden)
+        return keys, values, row("output", hidden, self.value_out)
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         convolution = (2 * self.key_out + self.value_out) * self.conv_kernel
@@ -167,18 +162,16 @@ class KimiDeltaAttention:
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         found = [
-            WeightMatrix(
-                group="input", n=2 * self.inner + self.value_out + self.num_heads, k=hidden, split=Split.COLUMN
-            ),
-            WeightMatrix(group="decay down", n=self.decay_rank, k=hidden, split=Split.WHOLE),
-            WeightMatrix(group="decay up", n=self.inner, k=self.decay_rank, split=Split.COLUMN),
-            WeightMatrix(group="output", n=hidden, k=self.value_out, split=Split.ROW),
+            column("input", 2 * self.inner + self.value_out + self.num_heads, hidden),
+            whole("decay down", self.decay_rank, hidden),
+            column("decay up", self.inner, self.decay_rank),
+            row("output", hidden, self.value_out),
         ]
         if self.gate_rank:
-            found.append(WeightMatrix(group="decay down", n=self.gate_rank, k=hidden, split=Split.WHOLE))
-            found.append(WeightMatrix(group="gate up", n=self.value_out, k=self.gate_rank, split=Split.COLUMN))
+            found.append(whole("decay down", self.gate_rank, hidden))
+            found.append(column("gate up", self.value_out, self.gate_rank))
         else:
-            found.append(WeightMatrix(group="input", n=self.value_out, k=hidden, split=Split.COLUMN))
+            found.append(column("input", self.value_out, hidden))
         return tuple(found)
 
     def vectors(self, hidden: int) -> tuple[int, int]:
@@ -219,10 +212,7 @@ class LightningAttention:
         return self.num_heads * self.head_dim
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
-        return (
-            WeightMatrix(group="input", n=4 * self.inner, k=hidden, split=Split.COLUMN),
-            WeightMatrix(group="output", n=hidden, k=self.inner, split=Split.ROW),
-        )
+        return (column("input", 4 * self.inner, hidden), row("output", hidden, self.inner))
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         return self.inner, 0
@@ -258,10 +248,7 @@ class ShortConvolution:
         return 0
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
-        return (
-            WeightMatrix(group="input", n=3 * hidden, k=hidden, split=Split.COLUMN),
-            WeightMatrix(group="output", n=hidden, k=hidden, split=Split.ROW),
-        )
+        return (column("input", 3 * hidden, hidden), row("output", hidden, hidden))
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         split = hidden * self.kernel
