@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.cost.breakdown import busiest_rank, stages_of
-from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tally
+from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tallied
 from primus_search.cost.projection import Projection
 from primus_search.cost.stage import piece_operations
 from primus_search.runs.device_trace import TracedStep
@@ -71,7 +71,7 @@ def _passes(job: Job, one: Candidates, microbatches: int) -> dict[str, list[floa
 
 def _seconds(job: Job, one: Candidates, operations: list[Operation]) -> list[float]:
     """Of each pass of a piece."""
-    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=one.state_format)
+    work = tallied(job, operations, one)
     return [float(work.pass_s(which)[0]) for which in Pass]
 
 

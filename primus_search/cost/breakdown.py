@@ -13,7 +13,7 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
-from primus_search.cost.parts.operations import Part, Pass, tally
+from primus_search.cost.parts.operations import Part, Pass, tallied
 from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hops, hop_facts
 from primus_search.cost.projection import Projection
 from primus_search.cost.replicas import dealt_of, params_per_rank, tied_gradient_s
@@ -177,8 +177,7 @@ def _pieces(job: Job, one: Candidates, s: Stages, rank: int, microbatches: int) 
 
 def _layer(kind: LayerKind, job: Job, one: Candidates) -> list[tuple[str, Comm]]:
     """Traffic of one layer and micro-batch."""
-    operations, formats = layer_operations(job, kind, one), one.state_format
-    work = tally(operations, acc=job.accelerator, stack=job.stack, rows=1, formats=formats)
+    work = tallied(job, layer_operations(job, kind, one), one)
     found = [*add_inside(work, kind, job, one), *add_beside(work, kind, job, one)]
     both = [(part.name.lower(), comm) for part, traffic in found for _, comm in traffic.passes]
     return [(part, comm) for part, comm in both if comm.seconds[0] > 0]

@@ -18,7 +18,7 @@ import numpy as np
 from primus_search.cost.memo import KeyNumbers, distinct, in_order
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations, recompute_s
-from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tally
+from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tallied
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
 from primus_search.cost.traffic.layer_traffic import add_beside, add_exposed, add_inside, end_traffic_s, sharded_ends
@@ -184,14 +184,8 @@ def pieces(job: Job, c: Candidates, measured: MeasuredLayers | None = None, *, s
     for piece in range(len(job.model.kinds) + NUM_ENDS):
         number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
         distinct_rows = c.take(first)
-        work = tally(
-            piece_operations(job, piece, distinct_rows),
-            acc=job.accelerator,
-            stack=job.stack,
-            rows=len(first),
-            shares_rows=pricing.shares_rows,
-            formats=distinct_rows.state_format,
-        )
+        operations = piece_operations(job, piece, distinct_rows)
+        work = tallied(job, operations, distinct_rows, shares_rows=pricing.shares_rows)
         work = _with_traffic_inside(pricing, piece, work, distinct_rows)
         found.append(_piece(pricing, piece, work, number, first, c))
     return Pieces(pieces=tuple(found), num_kinds=len(job.model.kinds))

@@ -19,7 +19,8 @@ from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.cost.memo import distinct, in_order
 from primus_search.cost.state_formats import state_bytes
-from primus_search.values.candidates import Floats, Fp8, GroupedGemm, Ints
+from primus_search.values.candidates import Candidates, Floats, Fp8, GroupedGemm, Ints
+from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
 
@@ -237,6 +238,13 @@ def tally(
             for which, seconds, kernels in zip(_BOTH, o.seconds, o.kernels, strict=True):
                 _add(work, o.part, o.module, which, np.asarray(seconds), kernels)
     return work
+
+
+def tallied(job: Job, operations: Sequence[Operation], c: Candidates, *, shares_rows: bool = False) -> Work:
+    """`tally` of what a device of a job runs, a row per candidate."""
+    return tally(
+        operations, acc=job.accelerator, stack=job.stack, rows=len(c), shares_rows=shares_rows, formats=c.state_format
+    )
 
 
 def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, kernels: ArrayLike) -> None:

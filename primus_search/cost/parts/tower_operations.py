@@ -19,7 +19,7 @@ from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import mlp_operations, norm_operations, projections
 from primus_search.cost.parts.mixer_operations import attention_family
-from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tally
+from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tallied
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
 from primus_search.values.model import Tower, encoder_model
@@ -79,7 +79,7 @@ def _encoder(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
         *mlp_operations(model, stack, own, s, tower.ffn_hidden, Part.MLP),
         joins,
     ]
-    return _times(_tallied(job, layer, c, shares_rows), tower.num_layers, tower.is_trained)
+    return _times(tallied(job, layer, c, shares_rows=shares_rows), tower.num_layers, tower.is_trained)
 
 
 def _ends(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
@@ -88,13 +88,7 @@ def _ends(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
     part, module = Part.EMBEDDING_AND_HEAD, Module.LINEAR
     shapes = [(tower.merge, tower.hidden, tower.patch_inputs), *((1, n, k) for n, k in tower.projector)]
     ops: list[Operation] = [LinearOp(part=part, module=module, m=tokens * m, n=n, k=k) for m, n, k in shapes]
-    return _times(_tallied(job, ops, c, shares_rows), 1, tower.is_trained)
-
-
-def _tallied(job: Job, ops: list[Operation], c: Candidates, shares_rows: bool) -> Work:
-    return tally(
-        ops, acc=job.accelerator, stack=job.stack, rows=len(c), shares_rows=shares_rows, formats=c.state_format
-    )
+    return _times(tallied(job, ops, c, shares_rows=shares_rows), 1, tower.is_trained)
 
 
 def _times(work: Work, count: int, is_trained: bool) -> Work:
