@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import EllipsisType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -330,7 +331,7 @@ def _accumulated(
 
 
 def _grouped_columns(ops: Sequence[GroupedLinear], stack: Stack, gradient_bytes: Floats) -> Facts:
-    """What `_grouped_linear_s` takes."""
+    """Columns of `GroupedLinears`."""
     sizes = zip(*((o.rows, o.groups, o.n, o.k, o.precision, o.mode) for o in ops), strict=True)
     beside = zip(
         *((o.is_joined, *(p is Producer.ACTIVATION for p in (o.producer, o.consumer))) for o in ops), strict=True
@@ -338,15 +339,30 @@ def _grouped_columns(ops: Sequence[GroupedLinear], stack: Stack, gradient_bytes:
     return [*sizes, _casts_with(ops, stack), *beside, [gradient_bytes] * len(ops)]
 
 
-def _grouped_linear_s(
-    acc: Accelerator, stack: Stack, tokens: Floats, groups: Floats, n: Floats, k: Floats, precision: Floats,
-    mode: Floats, is_fused: Floats, is_joined: Floats, follows: Floats, leads: Floats, gradient_bytes: Floats,
-) -> Sequence[Floats]:  # fmt: skip
-    """Seconds of forward, input gradient and weight gradient of grouped linears, and kernels of each.
+class GroupedLinears(NamedTuple):
+    """Columns of grouped linears, one entry per linear and row.
 
     follows, leads  1 where the activation wrote the input, or writes the gradient of the output
     gradient_bytes  per parameter of the main gradient
     """
+
+    tokens: Floats
+    groups: Floats
+    n: Floats
+    k: Floats
+    precision: Floats
+    mode: Floats
+    is_fused: Floats
+    is_joined: Floats
+    follows: Floats
+    leads: Floats
+    gradient_bytes: Floats
+
+
+def _grouped_linear_s(acc: Accelerator, stack: Stack, *columns: Floats) -> Sequence[Floats]:
+    """Seconds of forward, input gradient and weight gradient of `GroupedLinears`, and kernels of each."""
+    linears = GroupedLinears(*columns)
+    tokens, groups, n, k, precision, mode, is_fused, is_joined, follows, leads, _ = linears
     code = expert_precision(precision, mode)
     acc = with_experts_of(acc, stack)
     slower = np.where(code == Fp8.NONE, 1.0, 1.0 / stack.efficiencies.fp8_efficiency)
@@ -354,7 +370,7 @@ def _grouped_linear_s(
     forward, input_grad, weight_grad = (
         expert_products_s(acc, tokens, groups, n, k, code, mode, p) * slower for p in GemmPass
     )
-    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), gradient_bytes, acc, stack)
+    weight_grad = _accumulated(weight_grad, groups * n * k * (tokens > 0), linears.gradient_bytes, acc, stack)
     cast_input, input_kernels = operand_cast_s(acc, tokens * groups * k, 1.0, code, is_fused > 0.0)
     cast_gradient, gradient_kernels = operand_cast_s(acc, tokens * groups * n, 1.0, code, np.False_)
     # One product reads a weight in each direction, so each casts it for itself where nothing keeps the cast.
