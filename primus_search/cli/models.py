@@ -208,10 +208,8 @@ def _print_machines(every: dict[str, "Hardware"], stacks: list[str]) -> None:
     for name, one in every.items():
         acc, net = one.accelerator, one.network
         fp8 = f"{acc.fp8_peak_flops_per_s / TERA:,.0f}" if acc.fp8_peak_flops_per_s else "-"
-        bf16, nics = (
-            f"{acc.bf16_peak_flops_per_s / TERA:,.0f}",
-            f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}",
-        )
+        bf16 = f"{acc.bf16_peak_flops_per_s / TERA:,.0f}"
+        nics = f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}"
         sizes = [f"{size / GIGA:,.0f}" for size in (acc.hbm_bytes, acc.hbm_bytes_per_s, net.link_bytes_per_s)]
         rows.append((name, bf16, fp8, *sizes[:2], f"{net.domain_size} {net.topology}", sizes[2], nics))
     header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")

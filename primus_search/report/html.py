@@ -48,8 +48,6 @@ def write_report(run: SavedRun) -> Path:
 
     Raises StoreError where it cannot be written.
     """
-    from primus_search.report.html import content
-
     target = run.path / "report.html"
     try:
         with replacing(target) as temporary:
