@@ -9,9 +9,9 @@ about it and its file does not quote it: a switch that is off by default is no m
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,46 +41,32 @@ class Offer(BoundedNumber):
     speaks: Callable[[MeasuredRun], bool] = lambda case: True
 
 
-def _is_moe(case: MeasuredRun) -> bool:
-    return case.model.is_moe
-
-
-def _has(column: str, above: int) -> Callable[[MeasuredRun], bool]:
-    return lambda case: bool(np.any(case.candidates.columns()[column] > above))
-
-
 def _is_sharded(case: MeasuredRun) -> bool:
     return bool(np.any(case.candidates.sharding >= Sharding.FSDP2))
 
 
-def _replicates(case: MeasuredRun) -> bool:
-    return case.cluster.world > 1 and not _is_sharded(case)
-
-
-def _is_wide(case: MeasuredRun) -> bool:
-    return case.cluster.num_nodes > 4
-
-
 _SPEAKS: dict[str, Callable[[MeasuredRun], bool]] = {
     "all": lambda case: True,
-    "moe": _is_moe,
-    "wide": _is_wide,
+    "moe": lambda case: case.model.is_moe,
+    "wide": lambda case: case.cluster.num_nodes > 4,
     "sharded": _is_sharded,
-    "replicates": _replicates,
+    "replicates": lambda case: case.cluster.world > 1 and not _is_sharded(case),
 }
 
 
-def _offers(rows: Mapping[str, Any]) -> dict[str, Offer]:
-    return {field: _offer(field, **row) for field, row in rows.items()}
+def _offer(field: str, where: Any = "all", **numbers: Any) -> Offer:
+    speaks = _SPEAKS[where] if isinstance(where, str) else partial(_has, *next(iter(where.items())))
+    return Offer(field=field, speaks=speaks, **numbers)
 
 
-def _offer(field: str, where: Any = "all", share: bool = False, **numbers: float) -> Offer:
-    speaks = _has(*next(iter(where.items()))) if isinstance(where, dict) else _SPEAKS[where]
-    return Offer(field=field, is_share=share, speaks=speaks, **numbers)
+def _has(column: str, above: int, case: MeasuredRun) -> bool:
+    return bool(np.any(case.candidates.columns()[column] > above))
 
 
 _TABLE = read(Path(__file__).with_name("offers.yaml")).data
-OFFERS, _MORE = _offers(_TABLE["every_stack"]), _offers(_TABLE["some_stacks"])
+OFFERS, _MORE = (
+    {field: _offer(field, **row) for field, row in _TABLE[part].items()} for part in ("every_stack", "some_stacks")
+)
 EXTRA = {stack: tuple(_MORE[field] for field in names_of) for stack, names_of in _TABLE["stacks"].items()}
 
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
@@ -99,9 +85,9 @@ def parameters(cases: Sequence[MeasuredRun]) -> list[PriorParameter]:
     found: list[PriorParameter] = []
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         own = [case for case in cases if case.cluster.stack.name == name]
-        offers = (*OFFERS.values(), *EXTRA.get(name, ()))
         told = quoted(name)
-        spoken = [o for o in offers if o.field not in told and any(o.speaks(case) for case in own)]
+        offers = [o for o in (*OFFERS.values(), *EXTRA.get(name, ())) if o.field not in told]
+        spoken = (o for o in offers if any(o.speaks(case) for case in own))
         found += [
             PriorParameter(**_prior(o), owner="stack", name=name, family=stack_family(o.field, own)) for o in spoken
         ]

@@ -225,11 +225,7 @@ class SiteNumber(BoundedNumber):
     speed: int = 0
 
 
-def _site_number(field: str, low: float, high: float, share: bool = False, speed: int = 0) -> SiteNumber:
-    return SiteNumber(field=field, low=low, high=high, is_share=share, speed=speed)
-
-
-NUMBERS = tuple(_site_number(field, **row) for field, row in table("software")["numbers"].items())
+NUMBERS = tuple(SiteNumber(field=field, **row) for field, row in table("software")["numbers"].items())
 """Numbers of the software alone: the device's own rates are held."""
 
 

@@ -12,7 +12,7 @@ errors of runs have the tails of a Student's t: one run that is off must not dec
 weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,15 +22,8 @@ from primus_search.base.bounded import bounded_minimum
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.project import Projector
-from primus_search.runs.learn.hypotheses import (
-    NUMBERS,
-    Hypothesis,
-    at,
-    bounds,
-    coordinates,
-    rates_and_slopes,
-    without_numbers,
-)
+from primus_search.runs.learn import hypotheses as software
+from primus_search.runs.learn.hypotheses import NUMBERS, Hypothesis
 from primus_search.values.candidates import Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
@@ -205,11 +198,11 @@ def lines_of(stacks: Sequence[Stack], references: Sequence[Reference]) -> tuple[
     places = np.argsort(np.concatenate([places for _, places in together]), kind="stable")
     alike: dict[Stack, list[int]] = {}
     for i, stack in enumerate(stacks):
-        alike.setdefault(without_numbers(stack), []).append(i)
+        alike.setdefault(software.without_numbers(stack), []).append(i)
     lines: dict[int, Lines] = {}
     for members in alike.values():
         jobs = [([one.on(stacks[i]) for i in members], one.table) for one, _ in together]
-        found = [rates_and_slopes(own[0], [job.stack for job in own], table) for own, table in jobs]
+        found = [software.rates_and_slopes(own[0], [job.stack for job in own], table) for own, table in jobs]
         for place, parts in zip(members, zip(*found, strict=True), strict=True):
             rates, slopes = (np.concatenate(columns)[places] for columns in zip(*parts, strict=True))
             lines[place] = Lines(rates=rates, slopes=slopes)
@@ -248,18 +241,19 @@ def _members(rows: Sequence[RunGroup], groups: Sequence[RunGroup]) -> Floats:
 
 def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
     """log(tokens/s/GPU) of the rows of all references on a stack."""
-    rates = np.empty(sum(len(one.table) for one in references))
-    for one, places in _by_job(references):
-        rates[places] = Projector(one.on(stack)).project(one.table).tokens_per_s_per_gpu
-    return np.log(rates)
+    return _logs(stack, references, lambda projector, table: projector.project(table).tokens_per_s_per_gpu)
 
 
 def log_peaks(stack: Stack, references: Sequence[Reference]) -> Floats:
     """Logarithm of the bytes that the driver shows, of the rows of all references on a stack."""
-    peaks = np.empty(sum(len(one.table) for one in references))
+    return _logs(stack, references, lambda projector, table: projector.memory(table).driver)
+
+
+def _logs(stack: Stack, references: Sequence[Reference], figure: Callable[[Projector, Candidates], Floats]) -> Floats:
+    found = np.empty(sum(len(one.table) for one in references))
     for one, places in _by_job(references):
-        peaks[places] = Projector(one.on(stack)).memory(one.table).driver
-    return np.log(peaks)
+        found[places] = figure(Projector(one.on(stack)), one.table)
+    return np.log(found)
 
 
 def reference_of(run: MeasuredRun) -> Reference:
@@ -381,20 +375,20 @@ def following(
     it. Rates are no straight lines over the distances that a posterior moves, so slopes are taken again where the
     numbers have come to (Gauss-Newton).
     """
-    start = coordinates(h.stack)
-    low, high = bounds()
+    start = software.coordinates(h.stack)
+    low, high = software.bounds()
     now = np.clip(start + moved, low, high)
     with one_blas_thread():
         information = np.linalg.inv(covariance)
     weights = 1.0 / (EQUIVALENT_SHARE**2 * target.variance)
     for _ in range(FOLLOWING_STEPS):
-        (line,) = lines_of([at(h.stack, now)], references)
+        (line,) = lines_of([software.at(h.stack, now)], references)
         left = target.mean - line.rates + line.slopes @ now
         curvature = information + (line.slopes.T * weights) @ line.slopes
         pull = information @ (start + moved) + (line.slopes.T * weights) @ left
         with one_blas_thread():
             now = bounded_minimum(curvature, pull, now, low, high)
-    return at(h.stack, now)
+    return software.at(h.stack, now)
 
 
 def _log_student(distance: float, log_determinant: float, runs: int) -> float:

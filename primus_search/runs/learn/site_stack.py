@@ -19,26 +19,10 @@ from primus_search.base.units import to_base, yaml_keys
 from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, shipped
+from primus_search.runs.learn import posterior as mixtures
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, Hypothesis, shipped_hypotheses
 from primus_search.runs.learn.logs import table
-from primus_search.runs.learn.posterior import (
-    MODEL_ERROR,
-    Evidence,
-    Mixture,
-    Posterior,
-    Reference,
-    evidence_of,
-    following,
-    group_of,
-    groups_of,
-    lines_of,
-    log_peaks,
-    log_rates,
-    peak_errors,
-    peak_factor,
-    reference_of,
-    update,
-)
+from primus_search.runs.learn.posterior import Evidence, Mixture, Posterior, Reference
 from primus_search.values.candidates import Bools, Candidates, Floats, Recompute, degrees, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
@@ -117,44 +101,39 @@ def learn_stack(
     if seen is None:
         archs = {one.accelerator.arch for one in clusters}
         hypotheses = shipped_hypotheses(framework, without, archs, suggested=base or suggested_by(runs, without))
-        seen = evidence_of(hypotheses, runs)
-    posterior = update(seen)
+        seen = mixtures.evidence_of(hypotheses, runs)
+    posterior = mixtures.update(seen)
     doubt = _doubt(posterior, base) if base is not None and runs else ""
     posterior = posterior if base is None else posterior.of_stack(base)
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
-    lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
-    groups = groups_of(everywhere)
+    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
+    groups = mixtures.groups_of(everywhere)
     rates = posterior.rates(lines, groups)
-    peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
+    peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     distances = rates.distances(rates.means) + peaks.distances(peaks.means)
     likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
     followed = [
-        following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
+        mixtures.following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
         for i in likely
     ]
-    left = rates.distances(np.array([log_rates(stack, everywhere) for stack in followed]))
+    left = rates.distances(np.array([mixtures.log_rates(stack, everywhere) for stack in followed]))
     place = int(np.argmin(left + peaks.distances(peaks.means[likely])))
     nearest = likely[place]
     chosen = posterior.hypotheses[nearest]
     stack = _with_peaks(followed[place], runs)
-    families = np.array([one.job.model.family for one in everywhere for _ in range(len(one.table))])
-    own_rates, own_peaks = log_rates(stack, everywhere), log_peaks(stack, everywhere)
-    rated = [run for run in runs if run.has_rate and not run.ran_out]
-    errors = [
-        np.log(run.tokens_per_s_per_gpu) - log
-        for run, log in zip(runs, own_rates.tolist(), strict=False)
-        if run.has_rate and not run.ran_out
-    ]
+    own_rates, own_peaks = mixtures.log_rates(stack, everywhere), mixtures.log_peaks(stack, everywhere)
+    rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
+    errors = [np.log(run.tokens_per_s_per_gpu) - float(own_rates[i]) for i, run in rated.items()]
     unexplained = float(np.sqrt(np.mean(np.square(errors)))) if errors else float("nan")
-    wide = _widened(unexplained)
-    bands = {
-        kind: _band(rates, own_rates, families == kind, sum(run.family == kind for run in rated), wide)
-        for kind in ("dense", "moe")
-    }
+    wide, taught = _widened(unexplained), [mixtures.group_of(run.job) for run in rated.values()]
+    bands: dict[str, ErrorBand] = {}
+    for kind, is_moe in (("dense", False), ("moe", True)):
+        rows, count = np.array([one.is_moe is is_moe for one in groups]), sum(one.is_moe is is_moe for one in taught)
+        bands[kind] = _band(rates, own_rates, rows, count, wide)
     for group in posterior.groups:
-        rows, count = np.array([one == group for one in groups]), sum(group_of(run.job) == group for run in rated)
-        bands[own_regime(group.shape, group.device)] = _band(rates, own_rates, rows, count, wide)
+        rows = np.array([one == group for one in groups])
+        bands[own_regime(group.shape, group.device)] = _band(rates, own_rates, rows, taught.count(group), wide)
     bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[nearest]))
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
     return SiteStack(
@@ -184,7 +163,7 @@ def suggested_by(runs: Sequence[MeasuredRun], without: Sequence[str] = ()) -> st
 
 def _widened(unexplained: float) -> float:
     """How many times as wide bands are as the posterior says, by what it leaves of its own runs."""
-    ratio = unexplained / MODEL_ERROR
+    ratio = unexplained / mixtures.MODEL_ERROR
     return min(ratio, MOST_WIDENED) if ratio > CONTRADICTED else 1.0
 
 
@@ -205,9 +184,9 @@ def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
 
     Peaks below the projection move the band alone: no part of the memory is known to be too large.
     """
-    errors = peak_errors(stack, runs)
+    errors = mixtures.peak_errors(stack, runs)
     errors = errors[~np.isnan(errors)]
-    factor, _ = peak_factor(errors)
+    factor, _ = mixtures.peak_factor(errors)
     stack = with_numbers(stack, {"peaks_seen": float(len(errors))})
     if factor <= 0.0:
         return stack
@@ -219,7 +198,7 @@ def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
         with_numbers(stack, {"fixed_bytes": fixed + (1.0 - part) * extra, "activation_share": share + part * slack})
         for part in (SLACK_PARTS if slack > 0.0 else SLACK_PARTS[:1])
     ]
-    left = [float(np.nansum((peak_errors(one, runs) - (np.mean(errors) - factor)) ** 2)) for one in tried]
+    left = [float(np.nansum((mixtures.peak_errors(one, runs) - (np.mean(errors) - factor)) ** 2)) for one in tried]
     return tried[int(np.argmin(left))]
 
 
@@ -234,7 +213,7 @@ def _slack_of(stack: Stack, runs: Sequence[MeasuredRun], factor: float) -> float
     """The slack that raises the runs' peaks by a factor (its logarithm) on average; 0 where no peak counts slack."""
     share = float(number_of(stack, "activation_share"))
     more = with_numbers(stack, {"activation_share": share + SLACK_STEP})
-    slope = float(np.nanmean(peak_errors(stack, runs) - peak_errors(more, runs))) / SLACK_STEP
+    slope = float(np.nanmean(mixtures.peak_errors(stack, runs) - mixtures.peak_errors(more, runs))) / SLACK_STEP
     return min(factor / slope, MOST_SLACK) if slope > 0.0 else 0.0
 
 
@@ -310,7 +289,7 @@ def usual(cluster: Cluster) -> list[Reference]:
 
 def references(runs: Sequence[MeasuredRun]) -> list[Reference]:
     """The runs' own configurations, and for some of their jobs legal neighbours in tensor size, batch, recompute."""
-    own = [reference_of(run) for run in runs]
+    own = [mixtures.reference_of(run) for run in runs]
     jobs = list({(one.job.model, one.job.workload, one.job.cluster.num_nodes): one for one in own}.values())
     return own + [replace(one, table=table) for one in jobs[:MOST_JOBS] for table in _neighbours(one)]
 
