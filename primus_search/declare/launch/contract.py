@@ -277,7 +277,8 @@ def _verdict(
     """What is said of one setting; None where it is priced as it stands, or can matter for neither time nor memory."""
     if key in ours:
         return None if same(value, ours[key]) else f" (projected as {shortened(ours[key])})"
-    if key in framework.effects:
+    makes_axis = any(one.key == key and row[axis] != DEFAULTS[axis] for axis, one in framework.spellings.items())
+    if key in framework.effects and not makes_axis:
         return None if _is_priced(framework, key, value) else f" (not priced: {framework.effects[key]})"
     if key in framework.spelled:
         axes = [a for a, spelling in framework.spellings.items() if key in spelling.keys and a not in DERIVED]
