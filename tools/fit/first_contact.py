@@ -22,7 +22,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band, site_band
 from primus_search.declare.evidence_files import load_sites
 from primus_search.declare.source import read
-from primus_search.runs.learn.posterior import group_of
+from primus_search.runs.learn.posterior import group_of, reference_of
 from primus_search.runs.published import measured_table
 from primus_search.runs.validate.score_runs import duplicate_weights, project_runs, quantile, score
 from primus_search.runs.validate.undescribed import Undescribed, undescribed_mixtures
@@ -54,7 +54,7 @@ class Seen:
     def ends(self, errors: SiteErrors) -> tuple[float, float, float]:
         """Logarithms of measured / projected at both ends of the 90 % band, and of what is to be expected."""
         if self.mixture is not None:
-            mixed = self.mixture.rate(self.run, errors)
+            mixed = self.mixture.rate(self.run.model, errors)
             return float(np.log(mixed.low / mixed.rate)), float(np.log(mixed.high / mixed.rate)), 0.0
         cluster = replace(self.run.cluster, site=errors)
         found = band(cluster, self.run.model, int(self.run.candidates.fp8[0]))
@@ -90,7 +90,8 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
     runs = rated_runs(fitted, others)
     rows, _ = project_runs(list(runs.values()))
     unknown = [row.run for row in rows if row.run.cluster.stack.is_assumed]
-    mixtures = dict(zip([run.place for run in unknown], undescribed_mixtures(unknown), strict=True))
+    mixed = undescribed_mixtures([reference_of(run) for run in unknown])
+    mixtures = dict(zip([run.place for run in unknown], mixed, strict=True))
     seen_rows = []
     for row in rows:
         run, mixture = row.run, mixtures.get(row.run.place)
@@ -100,7 +101,7 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
         if run.place in without and is_informative(run):
             error = -without[run.place]
         elif mixture is not None:
-            error = np.log(measured / mixture.rate(run, load_sites().errors).rate)
+            error = np.log(measured / mixture.rate(run.model, load_sites().errors).rate)
         seen_rows.append(Seen(run=run, error=float(error), mixture=mixture))
     return seen_rows
 

@@ -60,8 +60,8 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int) -> dict[int, tuple[flo
             taught = np.sort(rng.choice(len(runs), k, replace=False)).tolist()
             left = np.setdiff1d(np.arange(len(runs)), taught).tolist()
             lessons = [runs[i] for i in taught]
-            archs = {run.cluster.accelerator.arch for run in lessons}
-            hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons))
+            archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
+            hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
             site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))
             rows, _ = project_runs([on_stack(runs[i], site.stack) for i in left])
             factor = plain[left] + np.median((measured - plain)[taught]) - measured[left]

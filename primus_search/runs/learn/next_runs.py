@@ -151,7 +151,8 @@ def next_runs(
     """
     archs = {job.accelerator.arch, *(run.cluster.accelerator.arch for run in runs)}
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
-    hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=suggested_by(runs))
+    pointed, models = suggested_by(runs), {job.model, *(run.model for run in runs)}
+    hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=pointed, models=models)
     posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
     known = known if known is not None else own_rates(job, table, runs)

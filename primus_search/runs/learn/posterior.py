@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import ndtr
 
 from primus_search.base.bounded import bounded_minimum
@@ -315,7 +316,7 @@ def update(seen: Evidence) -> Posterior:
     groups = tuple(dict.fromkeys(rows))
     shared = [np.zeros(len(groups)) for _ in hypotheses]
     of_groups = np.diag([(GROUP_ERROR * group.spread) ** 2 for group in groups])
-    joint = [_block_diagonal(h.covariance, of_groups) for h in hypotheses]
+    joint = [block_diag(h.covariance, of_groups) for h in hypotheses]
     if rated.runs:
         measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
         noise = np.nan_to_num([run.measured.noise for run in rated.runs])
@@ -339,12 +340,6 @@ def update(seen: Evidence) -> Posterior:
         joint=tuple(joint),
         peak_errors=peaks,
     )
-
-
-def _block_diagonal(first: Floats, second: Floats) -> Floats:
-    """Covariance of two independent sets of coordinates."""
-    corner = np.zeros((len(first), len(second)))
-    return np.block([[first, corner], [corner.T, second]])
 
 
 def _regress(before: Floats, slopes: Floats, residuals: Floats, plain: Floats) -> tuple[Floats, Floats, float]:

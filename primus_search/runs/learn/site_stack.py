@@ -100,7 +100,8 @@ def learn_stack(
         raise ValueError("without runs the cluster must be named")
     if seen is None:
         archs = {one.accelerator.arch for one in clusters}
-        hypotheses = shipped_hypotheses(framework, without, archs, suggested=base or suggested_by(runs, without))
+        pointed, models = base or suggested_by(runs, without), {run.model for run in runs}
+        hypotheses = shipped_hypotheses(framework, without, archs, suggested=pointed, models=models)
         seen = mixtures.evidence_of(hypotheses, runs)
     posterior = mixtures.update(seen)
     doubt = _doubt(posterior, base) if base is not None and runs else ""
