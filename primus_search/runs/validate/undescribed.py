@@ -3,7 +3,7 @@
 Each hypothesis of `runs.learn.hypotheses` that could train on the device projects the run with what its record says of
 kernels and switches; its weight is its prior, as in `learn`. Around each lies the error of a site. The rate to expect
 is the median of the mixture, its band the mixture's 5th and 95th percentile. 251 runs of nine publishers, mean over
-these: 11.3 % in the median, 33.0 % at the 90th percentile, 2026-11-24.
+these: 11.3 % in the median, 32.9 % at the 90th percentile, 2026-11-24.
 """
 
 from collections.abc import Sequence
