@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
+from primus_search.base.guards.files import table_beside
 from primus_search.base.units import GB
 from primus_search.cost.confidence.coverage import coverage
 from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, memory_error
@@ -47,8 +48,8 @@ SITES = {
     Knowledge.OWN_RUNS: "own runs learned",
 }
 """What is known of the cluster, in words."""
-FORMATS = {"none": "BF16", "nvfp4": "FP4", "mxfp4": "FP4"}
-"""Number formats of products by `fp8`; what is not named here is FP8."""
+WORDS: Mapping[str, Mapping[str, str]] = table_beside(__file__)
+"""What values of knobs are called in an answer, by knob."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def decide(
 
 def number_format(row: Row) -> str:
     """Number format of a row's products: BF16, FP8 or FP4."""
-    return FORMATS.get(row["fp8"], "FP8")
+    return WORDS["fp8"].get(row["fp8"], "FP8")
 
 
 def _peak_flops_per_s(device: Accelerator, number_format: str) -> float:
@@ -267,25 +268,6 @@ def _unstartable(space: Space, choice: ClusterChoice, ranking: RankingTable) -> 
 _PARALLEL = {name: f"{word} parallel" for name, word in PARALLEL.items() if name != "pp"} | {
     "etp": "tensor parallel experts"
 }
-_SHARDING = {
-    "none": "{dp} replicas",
-    "distributed_optimizer": "{dp} replicas, sharded optimizer",
-    "zero2": "{dp} replicas, sharded optimizer and gradients",
-    "fsdp2": "FSDP over {shards} GPUs",
-    "hsdp": "FSDP in groups of {group}",
-    "megatron_fsdp": "Megatron FSDP over {shards} GPUs",
-}
-
-
-_LAYOUTS = {"even": "layers even", "balanced": "layers balanced"}
-_RECOMPUTED = {
-    "selective": "attention",
-    "mla_up_proj": "MLA up-projections",
-    "moe_activation": "expert activations",
-    "layernorm": "norms",
-    "op_sac": "cheap operations",
-    "op_sac_experts": "cheap operations and experts",
-}
 
 
 def in_words(row: Row) -> str:
@@ -303,7 +285,7 @@ def in_words(row: Row) -> str:
 
 def _sharding_words(row: Row) -> str:
     shards = row["dp"] * row["cp"]
-    return _SHARDING[row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])
+    return WORDS["sharding"][row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])
 
 
 def _chunks(row: Row) -> str:
@@ -320,7 +302,7 @@ def _schedule_words(row: Row) -> str:
 
 def _layout_words(row: Row) -> str:
     layout = str(row["pipeline_layout"])
-    return _LAYOUTS.get(layout, f"layout {layout}") if row["pp"] > 1 else ""
+    return WORDS["pipeline_layout"].get(layout, f"layout {layout}") if row["pp"] > 1 else ""
 
 
 def recompute_words(row: Row) -> str:
@@ -330,7 +312,7 @@ def recompute_words(row: Row) -> str:
     if row["recompute"] == "full":
         layers = row["recompute_num_layers"]
         return f"full recompute of {layers} layer{'s' * (layers != 1)} per chunk" if layers else "full recompute"
-    return f"recompute of {', '.join(_RECOMPUTED.get(one, one) for one in str(row['recompute']).split('+'))}"
+    return f"recompute of {', '.join(WORDS['recompute'].get(one, one) for one in str(row['recompute']).split('+'))}"
 
 
 def precision_words(row: Row) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.base.errors import ScheduleError
+from primus_search.base.guards.files import table_beside
 from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
@@ -149,18 +150,7 @@ OURS = ""
 _ALGORITHMS: dict[tuple[str, str], Algorithm] = {}
 """By launcher and name."""
 
-ALIASES: dict[str, str] = {
-    "1f1b-interleaved": "interleaved",
-    "interleaved-1f1b": "interleaved",
-    "zerobubble": "zb-h1",
-    "zerobubble-heuristic": "zb-auto",
-    "seaailab-ilp": "zb-auto",
-    "zbv-formatted": "zbv",
-    "zbv-greedy-half": "v-half",
-    "zbv-greedy-min": "v-min",
-    "auto": BEST,
-    "all": BEST,
-}
+ALIASES: dict[str, str] = table_beside(__file__)["aliases"]
 """Names of AMD Primus and what they mean here; see docs/schedules.md."""
 
 

@@ -13,7 +13,7 @@ Every zero-bubble schedule here is an order of forwards and input gradients, whi
 which depend on the costs and on the memory. This module does the second part for all of them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
@@ -124,22 +124,14 @@ class FilledOrder:
 
     makespan: float
     span: float
-    pattern: Table
-    offsets: NDArray[np.int64]
+    request: Request
     kind: NDArray[np.int8]
     stage: NDArray[np.int16]
     micro_batch: NDArray[np.int32]
 
     def table(self) -> Table:
         """The table."""
-        return replace(
-            self.pattern,
-            offsets=self.offsets,
-            kind=self.kind,
-            stage=self.stage,
-            micro_batch=self.micro_batch,
-            overlaps_next=np.zeros(len(self.kind), dtype=np.bool_),
-        )
+        return self.request.table(self.kind, self.stage, self.micro_batch)
 
 
 def split_backward(request: Request, pattern: Table, memory_limit: float, delay_limit: Floats,
@@ -154,15 +146,15 @@ def split_backward(request: Request, pattern: Table, memory_limit: float, delay_
     links = pattern.links
     if lag is None:
         lag = np.full(request.stages, len(pattern))
-    costs, offsets = request.costs, pattern.offsets + pattern.offsets // 2
+    costs = request.costs
     fits, kind, row, makespan, span = _split(
-        pattern.offsets, offsets, pattern.kind, pattern.stage, links.source, links.hop, costs.duration[:3], costs.comm,
-        costs.activation, memory_limit + TOLERANCE, delay_limit, lag,
+        pattern.offsets, pattern.offsets + pattern.offsets // 2, pattern.kind, pattern.stage, links.source, links.hop,
+        costs.duration[:3], costs.comm, costs.activation, memory_limit + TOLERANCE, delay_limit, lag,
     )  # fmt: skip
     if not fits:
         return None
-    return FilledOrder(makespan=makespan, span=span, pattern=pattern, offsets=offsets, kind=kind,
-                 stage=pattern.stage[row], micro_batch=pattern.micro_batch[row])  # fmt: skip
+    return FilledOrder(makespan=makespan, span=span, request=request, kind=kind,
+                       stage=pattern.stage[row], micro_batch=pattern.micro_batch[row])  # fmt: skip
 
 
 @njit(cache=True)

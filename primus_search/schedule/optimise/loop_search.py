@@ -7,13 +7,13 @@ win where costs are even, the others where they are not.
 The zero-bubble paper's automatic scheduling: one forward, one input gradient in turn, W where a rank would idle.
 
 Rounds instead of events: round i runs one forward on the ranks that want one, then input gradient i on every rank
-from the last to the first. Three yes-or-no choices (`Choices`) make eight orders; the best of them, by the objective,
+from the last to the first. Three yes-or-no choices (`CHOICES`) make eight orders; the best of them, by the objective,
 is the paper's ZB-1p or ZB-2p. Source: Qi et al. 2023 (arXiv:2401.10241), section 3.1.
 Valid: one stage per rank. Table 5 of the paper follows to four decimals.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 
@@ -27,32 +27,23 @@ from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Table
 
+CHOICES = tuple(product((False, True), repeat=3))
+"""What the paper's grid search chooses: eager, yields, spares.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What the paper's grid search chooses.
-
-    eager     warm-up: one more forward even where it delays the first input gradient
-    yields    a rank two forwards ahead of the next one may skip a forward that would make that one's gradient late
-    spares    a gap shorter than a W stays empty while this rank idled less than the one that idled most
-    """
-
-    eager: bool
-    yields: bool
-    spares: bool
+eager     warm-up: one more forward even where it delays the first input gradient
+yields    a rank two forwards ahead of the next one may skip a forward that would make that one's gradient late
+spares    a gap shorter than a W stays empty while this rank idled less than the one that idled most
+"""
 
 
-CHOICES = tuple(Choices(eager=e, yields=y, spares=s) for e, y, s in product((False, True), repeat=3))
-
-
-def heuristic(request: Request, choices: Choices, limit: float, half_at_b: bool) -> CandidateOrder | None:
-    """The order of one choice of choices within `limit` activations per rank; None where it does not fit."""
+def heuristic(request: Request, choices: tuple[bool, ...], limit: float, half_at_b: bool) -> CandidateOrder | None:
+    """The order of some choices within `limit` activations per rank; None where it does not fit."""
     costs = request.costs
     released = 0.5 if half_at_b else 0.0
     makespan, span, *columns = _rounds(
         request.stages, request.microbatches, costs.duration[:3], costs.comm, costs.activation,
         np.array([1.0, -released, released - 1.0]), min(limit, 1e18) + TOLERANCE,
-        choices.eager, choices.yields, choices.spares,
+        *choices,
     )  # fmt: skip
     if not np.isfinite(makespan):
         return None
