@@ -73,8 +73,9 @@ class Fields:
         return cls(entries, document.where(keys), into.problems if into else [])
 
     def problem(self, key: str, what: str) -> None:
-        where = self.entries[key].where if key in self.entries else self.where
-        self.problems.append(Problem(where, what))
+        found = Problem(self.entries[key].where if key in self.entries else self.where, what)
+        if found not in self.problems:  # of a key that is read twice
+            self.problems.append(found)
 
     def has(self, key: str) -> bool:
         """Whether the key is given and not null."""

@@ -1,15 +1,22 @@
-"""Readers of HuggingFace model families, by `model_type`. A new one: a function, a row of `spaces/keys/families.yaml`.
+"""Readers of HuggingFace model families, by `model_type`: rows of `spaces/keys/families.yaml`.
 
-The layers of Megatron's hybrid models are read in `megatron_hybrid`, by their own keys.
+What no row can say is a function of the modules here. The layers of Megatron's hybrid models are read in
+`megatron_hybrid`, by their own keys.
 """
 
+from functools import partial
+
 from primus_search.declare.families import expert_models, hybrid_models, plain
-from primus_search.declare.families.parts import Family
+from primus_search.declare.families.parts import Family, row_of, values_by_row
 from primus_search.declare.fields import key_table
 
 _TABLE = key_table("families")
 _FUNCTIONS = {**vars(plain), **vars(expert_models), **vars(hybrid_models)}
-FAMILIES: dict[str, Family] = {kind: _FUNCTIONS[name] for name, kinds in _TABLE["readers"].items() for kind in kinds}
+FAMILIES: dict[str, Family] = {
+    kind: partial(values_by_row, row=row_of(name), then=_FUNCTIONS.get(row.get("then", name)))
+    for name, row in _TABLE["families"].items()
+    for kind in row["types"]
+}
 """Reader of each `model_type` of a text model."""
 
 TEXT_OF: dict[str, str] = _TABLE["text_of"]

@@ -1,9 +1,9 @@
-"""What readers of several HuggingFace families share: a decoder's sizes, windows, layer types, experts."""
+"""HuggingFace families by rows of `spaces/keys/families.yaml`, and what their functions share: windows, experts ..."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from primus_search.declare.fields import Fields, key_table
+from primus_search.declare.fields import REQUIRED, Fields, key_table
 from primus_search.declare.presets import vocabulary
 from primus_search.values.model import Attention, LatentAttention, Mixer, MixtureOfExperts
 
@@ -11,20 +11,109 @@ Values = dict[str, Any]
 """Arguments of `model.Model` that a family gives."""
 
 Family = Callable[[Fields], Values]
+Then = Callable[[Fields, Values], Values]
+"""What no row says of a family: the values of its row with those that change."""
+
+
+def row_of(name: str) -> dict[str, Any]:
+    """A row of `families` in `spaces/keys/families.yaml`, joined with the rows that it is like."""
+    row: dict[str, Any] = key_table("families")["families"][name]
+    if "like" not in row:
+        return row
+    found = dict(row_of(row["like"]))
+    for key, value in row.items():
+        if key in found and isinstance(value, dict):
+            found[key] = {**found[key], **value}
+        else:
+            found[key] = [*found.get(key, ()), *value] if key == "unused" else value
+    return found
+
+
+def values_by_row(fields: Fields, *, row: Mapping[str, Any], then: "Then | None") -> Values:
+    """What a configuration says by a row of `families`, and by the function for what no row says."""
+    values = decoder(fields, row)
+    num_layers = values["num_layers"]
+    values |= _all_given(fields, row.get("values", {}))
+    for spec in row.get("unused", ()):
+        given(fields, spec) if isinstance(spec, list) else fields.anything(spec)
+    for key, what in row.get("refuse", {}).items():
+        if fields.switch(key, False):
+            fields.problem(key, what)
+    if row.get("latent"):
+        latent = latent_sizes(fields)
+        # transformers' own V2/V3 classes report `head_dim` as the rotary part only; MLA's dims say it all.
+        values |= {"latent": latent, "head_dim": latent.qk_nope_head_dim, "num_kv_heads": values["num_heads"]}
+    if "windows" in row:
+        values["windows"] = _windows_by_row(fields, num_layers, row["windows"])
+    if "experts" in row:
+        values |= _experts_by_row(fields, values, row["experts"])
+    changes = _all_given(fields, row.get("attention", {}))
+    if row.get("mlp_bias") and fields.switch("mlp_bias", False):
+        if not changes.get("has_qkv_bias"):
+            fields.problem("mlp_bias", "biases of the MLP without those of attention are not modelled")
+        values["has_linear_bias"] = True
+    switched = {name for name, value in changes.items() if value}
+    if switched and not (values.get("has_linear_bias") and switched <= {"has_qkv_bias", "has_output_bias"}):
+        values = uniform(values, **changes)
+    return then(fields, values) if then else values
+
+
+def _windows_by_row(fields: Fields, num_layers: int, row: Any) -> tuple[int, ...]:
+    if isinstance(row, str) and row != "late":
+        return windows(fields, num_layers, every=row == "all")
+    if isinstance(row, dict):
+        found = windows(fields, num_layers, every=False)
+        every, window = (
+            given(fields, row["global_every"]),
+            fields.integer("sliding_window", row.get("window", REQUIRED)),
+        )
+        return found or tuple(0 if (layer + 1) % every == 0 else window for layer in range(num_layers))
+    is_used, first = fields.switch("use_sliding_window", False), fields.integer("max_window_layers", 28, least=0)
+    window = fields.integer("sliding_window", 0, least=0)
+    if fields.items("layer_types"):
+        return windows(fields, num_layers)
+    return tuple(window if layer >= first else 0 for layer in range(num_layers)) if is_used else ()
+
+
+def _experts_by_row(fields: Fields, values: Values, row: Mapping[str, Any]) -> Values:
+    more = {"expert_ffn_hidden": values["ffn_hidden"]} if row.get("of_mlp") else {}
+    found: Values = {"moe": experts(fields, row["sizes"], **more, **(groups(fields) if row.get("groups") else {}))}
+    layers, num_layers = row.get("layers", {}), values["num_layers"]
+    if "first" in layers:
+        found["moe_layers"] = sparse_layers(fields, num_layers, layers["first"])
+    elif "dense" in layers:
+        dense = given(fields, layers["dense"], least=0)
+        found["moe_layers"] = tuple(layer >= dense for layer in range(num_layers))
+    return found
+
+
+def given(fields: Fields, spec: Any, *, least: int = 1) -> Any:
+    """What a value of `spaces/keys/families.yaml` stands for: a key's, by the type of its default, or itself."""
+    if not isinstance(spec, list):
+        return spec
+    key, *default = spec[0], *(given(fields, one) for one in spec[1:])
+    if isinstance(key, list):
+        return any(fields.switch(one, default[0]) for one in key)
+    if len(default) > 1:
+        return default[1] if fields.switch(key, default[0]) else default[2]
+    kind = type(default[0]) if default else int
+    if kind is int:
+        return fields.integer(key, *default, least=0 if default == [0] else least)
+    read: Any = {bool: fields.switch, float: fields.number, str: fields.word}[kind]
+    return read(key, default[0])
 
 
 def sizes(fields: Fields, row: str) -> Values:
     """Fields of a part of a layer by a row of `sizes` in `spaces/keys/families.yaml`."""
-    return {name: _size(fields, name, given) for name, given in key_table("families")["sizes"][row].items()}
+    return _all_given(fields, key_table("families")["sizes"][row])
 
 
-def _size(fields: Fields, name: str, given: Any) -> Any:
-    if isinstance(given, bool):
-        return given
-    key, *default = given if isinstance(given, list) else [given]
-    if default and isinstance(default[0], bool):
-        return fields.switch(key, default[0])
-    return fields.integer(key, *default, least=0 if default == [0] or name == "shared_count" else 1)
+def _all_given(fields: Fields, row: Mapping[str, Any]) -> Values:
+    return {name: given(fields, spec, least=int(name not in MAY_BE_NONE)) for name, spec in row.items()}
+
+
+MAY_BE_NONE = ("shared_count", "num_mtp_layers")
+"""Counts that may be 0 where a family has some by default."""
 
 
 def experts(fields: Fields, row: str, **more: Any) -> MixtureOfExperts:
@@ -36,19 +125,25 @@ def experts(fields: Fields, row: str, **more: Any) -> MixtureOfExperts:
     return MixtureOfExperts(**values)
 
 
-def decoder(fields: Fields, *, tied: bool = False, ffn_key: str = "intermediate_size") -> Values:
-    """What Llama-like configurations have in common."""
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    vocab_size = fields.integer("vocab_size")
+def decoder(fields: Fields, row: Mapping[str, Any]) -> Values:
+    """What Llama-like configurations have in common, under the names of a row."""
+
+    def size(key: str, *default: int) -> int:
+        name = row.get("names", {}).get(key, key)
+        found: int = given(fields, name if isinstance(name, list) else [name, *default])
+        return found
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    is_plain, usual = row.get("equal_heads", False), max(hidden // heads, 1)
     return {
-        "num_layers": fields.integer("num_hidden_layers"),
+        "num_layers": size("num_hidden_layers"),
         "hidden": hidden,
-        "ffn_hidden": fields.integer(ffn_key),
+        "ffn_hidden": size("intermediate_size", *([row["ffn_of_hidden"] * hidden] if "ffn_of_hidden" in row else [])),
         "num_heads": heads,
-        "num_kv_heads": fields.integer("num_key_value_heads", heads),
-        "head_dim": fields.integer("head_dim", max(hidden // heads, 1)),
-        **vocabulary(vocab_size),
-        "is_tied": fields.switch("tie_word_embeddings", tied),
+        "num_kv_heads": heads if is_plain else fields.integer("num_key_value_heads", heads),
+        "head_dim": usual if is_plain else fields.integer("head_dim", usual),
+        **vocabulary(fields.integer("vocab_size")),
+        "is_tied": fields.switch("tie_word_embeddings", row.get("tied", False)),
     }
 
 
@@ -56,33 +151,6 @@ def attention(values: Values, **changes: Any) -> Attention:
     """The attention of a decoder's sizes; changes: fields of `Attention`."""
     sizes = {key: values[key] for key in ("num_heads", "num_kv_heads", "head_dim")}
     return Attention(**sizes | changes)
-
-
-def with_biases(fields: Fields, values: Values, *, output: bool, mlp_key: str = "") -> Values:
-    """The values with the biases that `attention_bias` (and a key of the MLP's) switch on.
-
-    output: whether attention_bias puts one on the output projection too.
-    """
-    has_attention = fields.switch("attention_bias", False)
-    has_mlp = fields.switch(mlp_key, False) if mlp_key else False
-    if has_mlp and not (has_attention and output):
-        fields.problem(mlp_key, "biases of the MLP without those of attention are not modelled")
-    if has_mlp:
-        return values | {"has_linear_bias": True}
-    if not has_attention:
-        return values
-    return biased(values) if output else values | {"has_qkv_bias": True}
-
-
-def refuse_biases(fields: Fields, key: str) -> None:
-    """A problem where a file switches biases on that no part of this family's model declares."""
-    if fields.switch(key, False):
-        fields.problem(key, "biases of the MLP are not modelled for this family")
-
-
-def biased(values: Values, **changes: Any) -> Values:
-    """The values with biases of queries, keys, values and output in every layer."""
-    return uniform(values, has_qkv_bias=True, has_output_bias=True, **changes)
 
 
 def uniform(values: Values, **changes: Any) -> Values:
@@ -134,15 +202,6 @@ def latent_sizes(fields: Fields) -> LatentAttention:
     return found
 
 
-def routed(fields: Fields, num_layers: int, **more: Any) -> Values:
-    """DeepSeek's experts, and which layers have them; more: further fields of the experts."""
-    for key in ("topk_method", "scoring_func"):
-        fields.word(key, "")
-    values = {"moe": experts(fields, "routed", **groups(fields) | more)}
-    mtp = fields.integer("num_nextn_predict_layers", 0, least=0)
-    return values | {"moe_layers": sparse_layers(fields, num_layers), "num_mtp_layers": mtp}
-
-
 def groups(fields: Fields) -> dict[str, Any]:
     """Group-limited routing: how many groups of experts, and how many of them a token may use."""
     num_groups, top = fields.integer("n_group", 1, least=0), fields.integer("topk_group", 1, least=0)
@@ -163,11 +222,6 @@ def sparse_layers(fields: Fields, num_layers: int, first: int = 0) -> tuple[bool
         return tuple(bool(flag) for flag in given)
     frequency = fields.integer("moe_layer_freq", 1)
     return tuple(i >= dense and i % frequency == 0 for i in range(num_layers))
-
-
-def all_experts(fields: Fields, values: Values, row: str) -> Values:
-    """Every feed-forward layer is one of experts of its size."""
-    return values | {"moe": experts(fields, row, expert_ffn_hidden=values["ffn_hidden"])}
 
 
 def repeated(mixers: Sequence[Mixer | None]) -> tuple[Mixer | None, ...]:
