@@ -5,7 +5,7 @@ load_framework("nemo@26.04")                      # NeMo as that release was
 default_framework("nvidia")                       # Megatron-LM
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from primus_search.base.guards.files import is_recording
 from primus_search.declare.fields import KnownKeys, known_keys
 from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
-from primus_search.declare.source import Document, did_you_mean, read
+from primus_search.declare.source import Document, Keys, did_you_mean, read
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
 from primus_search.values.candidates import DEFAULTS
@@ -33,6 +33,12 @@ from primus_search.values.machine.stack import GROUP_OF
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Habit)
 
+_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "defaults")
+"""Sections whose entries are laid over those of the base as they stand."""
+_UNKNOWN = {
+    "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
+    "habit": "no number of a stack has that name",
+}  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
 
@@ -89,32 +95,27 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     problems += [document.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}") for key in data if key not in _KEYS]
     base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
     releases = tuple(map(str, data.get("releases", base.releases)))
-    reader = _Reader(document, problems)
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
-    requires = reader.requirements(data.get("requires", []), releases)
+    known = {"schedules": schedule_names(), "knobs": DEFAULTS, "habit": GROUP_OF, "until": ("", *releases)}
+    reader = _Reader(document, problems, known)
+    schedules = {name: {"is_auto": one.get("auto", True), **one} for name, one in data.get("schedules", {}).items()}
+    requires = reader.listed(Requirement, "requires", data.get("requires", []))
     found = Framework(
         name=name,
         title=str(data.get("title", name)),
-        release=str(data.get("release", base.release)),
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
-        stacks={**base.stacks, **data.get("stacks", {})},
-        stack_notes={**base.stack_notes, **data.get("stack_notes", {})},
-        variants={**base.variants, **data.get("variants", {})},
-        schedules={**base.schedules, **reader.schedules(data.get("schedules", {}))},
-        spellings={**base.spellings, **reader.spellings(data.get("knobs", {}))},
+        schedules={**base.schedules, **reader.named(Schedule, "schedules", schedules)},
+        spellings={**base.spellings, **reader.named(Spelling, "knobs", data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
         lifted=tuple(one for one in requires if one.until),
-        idles=(*base.idles, *reader.idles(data.get("idles", []))),
-        models={**base.models, **data.get("models", {})},
-        flavors={**base.flavors, **data.get("flavors", {})},
-        launchers={**base.launchers, **data.get("launchers", {})},
-        defaults={**base.defaults, **data.get("defaults", {})},
+        idles=(*base.idles, *reader.listed(Idle, "idles", data.get("idles", []))),
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
-        keys=str(data.get("keys", base.keys)),
         effects={**base.effects, **table.effects, **data.get("effects", {})},
         priced={**base.priced, **table.priced, **data.get("priced", {})},
-        software=(*base.software, *reader.habits(data.get("software", []))),
+        software=(*base.software, *reader.listed(Habit, "software", data.get("software", []))),
+        **{word: str(data.get(word, getattr(base, word))) for word in ("release", "keys")},
+        **{section: {**getattr(base, section), **data.get(section, {})} for section in _JOINED},
     )
     if problems:
         raise InputError(problems)
@@ -122,25 +123,31 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
 
 
 class _Reader:
-    """Reads the sections of one document; collects problems."""
+    """Reads the sections of one document; collects problems. `known`: the names of a section, the words of a field."""
 
-    def __init__(self, document: Document, problems: list[Problem]) -> None:
-        self._document, self._problems = document, problems
+    def __init__(self, document: Document, problems: list[Problem], known: Mapping[str, Collection[str]]) -> None:
+        self._document, self._problems, self._known = document, problems, known
 
-    def schedules(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Schedule]:
-        known, found = schedule_names(), dict[str, Schedule]()
-        for name, one in data.items():
-            if name not in known:
-                self._problems.append(self._document.problem(("schedules", name), "no schedule has that name"))
-            found[name] = self._built(Schedule, ("schedules", name), {"is_auto": one.get("auto", True), **one})
-        return found
+    def _check(self, keys: Keys, word: str, kind: str) -> None:
+        if word not in self._known[kind]:
+            near = "" if kind == "schedules" else did_you_mean(word, self._known[kind])
+            given = f"{word!r} " if kind == "until" else ""
+            self._problems.append(self._document.problem(keys, f"{given}{_UNKNOWN[kind]}{near}"))
 
-    def spellings(self, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Spelling]:
+    def named(self, cls: type[Part], section: str, data: Mapping[str, Any]) -> dict[str, Part]:
+        """The entries of a section by their names, which are schedules or axes."""
         for name in data:
-            if name not in DEFAULTS:
-                what = f"no axis has that name{did_you_mean(name, DEFAULTS)}"
-                self._problems.append(self._document.problem(("knobs", name), what))
-        return {name: self._built(Spelling, ("knobs", name), one) for name, one in data.items()}
+            self._check((section, name), name, section)
+        return {name: self._built(cls, (section, name), one) for name, one in data.items()}
+
+    def listed(self, cls: type[Part], section: str, data: Sequence[Mapping[str, Any]]) -> list[Part]:
+        """The entries of a section that is a list."""
+        for i, one in enumerate(data):
+            if cls is Requirement:
+                self._condition((section, i, "holds"), str(one.get("holds", "")))
+            for kind in {"software": ("habit",), "requires": ("until",)}.get(section, ()):
+                self._check((section, i, kind), str(one.get(kind, "")), kind)
+        return [self._built(cls, (section, i), one) for i, one in enumerate(data)]
 
     def kept(self, inherited: Sequence[Requirement], lifted: Sequence[str]) -> tuple[Requirement, ...]:
         """Rules of the base but for those lifted by name."""
@@ -150,34 +157,13 @@ class _Reader:
                 self._problems.append(self._document.problem(("lifts",), f"no rule{did_you_mean(str(name), names)}"))
         return tuple(one for one in inherited if one.name not in lifted)
 
-    def requirements(self, data: list[Mapping[str, Any]], releases: Sequence[str]) -> tuple[Requirement, ...]:
-        found = []
-        for i, one in enumerate(data):
-            self._condition(("requires", i, "holds"), str(one.get("holds", "")))
-            until = one.get("until", "")
-            if until and until not in releases:
-                what = f"{until!r} is none of the releases{did_you_mean(until, releases)}"
-                self._problems.append(self._document.problem(("requires", i, "until"), what))
-            found.append(self._built(Requirement, ("requires", i), one))
-        return tuple(found)
-
-    def idles(self, data: list[Mapping[str, Any]]) -> tuple[Idle, ...]:
-        return tuple(self._built(Idle, ("idles", i), one) for i, one in enumerate(data))
-
-    def habits(self, data: list[Mapping[str, Any]]) -> tuple[Habit, ...]:
-        for i, one in enumerate(data):
-            if one.get("habit") not in GROUP_OF:
-                what = f"no number of a stack has that name{did_you_mean(str(one.get('habit')), GROUP_OF)}"
-                self._problems.append(self._document.problem(("software", i, "habit"), what))
-        return tuple(self._built(Habit, ("software", i), one) for i, one in enumerate(data))
-
-    def _condition(self, keys: tuple[str | int, ...], text: str) -> None:
+    def _condition(self, keys: Keys, text: str) -> None:
         try:
             parse(text)
         except ConstraintError as error:
             self._problems.append(self._document.problem(keys, f"{text!r}: {error}"))
 
-    def _built(self, cls: type[Part], keys: tuple[str | int, ...], one: Mapping[str, Any]) -> Part:
+    def _built(self, cls: type[Part], keys: Keys, one: Mapping[str, Any]) -> Part:
         """One entry with its source. Raises `InputError` for a value that is none of its field."""
         if not one.get("source"):
             self._problems.append(self._document.problem(keys, "names no source: the framework's file and release"))
