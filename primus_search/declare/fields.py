@@ -30,7 +30,7 @@ from typing import Any, Self, TypeVar, get_type_hints
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
 from primus_search.declare.search_path import roots
-from primus_search.declare.source import Document, Keys, did_you_mean, read
+from primus_search.declare.source import Document, Keys, did_you_mean, plain, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,48 +82,55 @@ class Fields:
         self.read.add(key)
         return key in self.entries and self.entries[key].value is not None
 
+    def _wrong(self, key: str, what: str) -> None:
+        self.problem(key, f"{reprlib.repr(self.entries[key].value)} {what}")
+
+    def _given(self, key: str, default: "_Value | _Required", filler: _Value) -> "tuple[Any, _Value]":
+        """The value of a key, None where it is missing, and its default; a problem where there is none."""
+        if self.has(key):
+            return self.entries[key].value, filler
+        if isinstance(default, _Required):
+            self.problem(key, f"missing key {key}")
+            return None, filler
+        return None, default
+
     def integer(self, key: str, default: "int | _Required" = REQUIRED, *, least: int = 1) -> int:
-        if not self.has(key):
-            return self._missing(key, default, least)
-        value = self.entries[key].value
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.problem(key, f"{reprlib.repr(value)} is not a whole number of at least {least}")
-            return least
+        value, usual = self._given(key, default, least)
         most = MAX_LAYERS if key.endswith(("layers", "n_layer")) else LARGEST_WHOLE
-        if value > most:
-            self.problem(key, f"{reprlib.repr(value)} is more than {most:,}, the largest that is read")
-            return least
-        return value
+        if value is None:
+            return usual
+        if type(value) is not int or value < least:
+            self._wrong(key, f"is not a whole number of at least {least}")
+        elif value > most:
+            self._wrong(key, f"is more than {most:,}, the largest that is read")
+        else:
+            return value
+        return usual
 
     def number(self, key: str, default: "float | _Required" = REQUIRED, *, least: float = -LARGEST) -> float:
-        if not self.has(key):
-            return self._missing(key, default, max(least, 0.0))
-        value = self.entries[key].value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-            self.problem(key, f"{reprlib.repr(value)} is not a finite number")
+        value, usual = self._given(key, default, max(least, 0.0))
+        if value is None:
+            return usual
+        if type(value) not in (int, float) or not isfinite(value):
+            self._wrong(key, "is not a finite number")
         elif not least <= value <= LARGEST:
-            self.problem(key, f"{reprlib.repr(value)} is not between {least:g} and {LARGEST:g}")
+            self._wrong(key, f"is not between {least:g} and {LARGEST:g}")
         else:
             return float(value)
-        return max(least, 0.0)
+        return usual
 
     def switch(self, key: str, default: "bool | _Required" = REQUIRED) -> bool:
-        if not self.has(key):
-            return self._missing(key, default, False)
-        value = self.entries[key].value
-        if not isinstance(value, bool):
-            self.problem(key, f"{reprlib.repr(value)} is not true or false")
-            return False
-        return value
+        return self._of(bool, key, default, False, "is not true or false")
 
     def word(self, key: str, default: "str | _Required" = REQUIRED) -> str:
-        if not self.has(key):
-            return self._missing(key, default, "")
-        value = self.entries[key].value
-        if not isinstance(value, str):
-            self.problem(key, f"{reprlib.repr(value)} is not a word")
-            return ""
-        return value
+        return self._of(str, key, default, "", "is not a word")
+
+    def _of(self, kind: "type[_Value]", key: str, default: "_Value | _Required", filler: _Value, what: str) -> _Value:
+        value, usual = self._given(key, default, filler)
+        if value is None or isinstance(value, kind):
+            return usual if value is None else value
+        self._wrong(key, what)
+        return usual
 
     def anything(self, key: str) -> Any:
         """The value as it stands, None where it is missing."""
@@ -133,21 +140,19 @@ class Fields:
         """The entries of a list, empty where it is missing."""
         value = self.anything(key)
         if value is not None and not isinstance(value, list):
-            self.problem(key, f"{reprlib.repr(value)} is not a list")
+            self._wrong(key, "is not a list")
         return value if isinstance(value, list) else []
 
     def sections(self, key: str) -> "list[Fields]":
         """The fields of each mapping in a list, none where it is missing."""
-        found = []
-        for place, one in enumerate(self.items(key)):
-            where = f"{self.entries[key].where}[{place}]"
-            if not isinstance(one, dict):
-                self.problems.append(Problem(where, f"{reprlib.repr(one)} is not a mapping"))
-            pairs = one.items() if isinstance(one, dict) else ()
-            found.append(
-                Fields({name: Located(value, f"{where}.{name}") for name, value in pairs}, where, self.problems)
-            )
-        return found
+        items = self.items(key)
+        return [self._inside(one, f"{self.entries[key].where}[{place}]") for place, one in enumerate(items)]
+
+    def _inside(self, data: Any, where: str) -> "Fields":
+        if data is not None and not isinstance(data, dict):
+            self.problems.append(Problem(where, f"{reprlib.repr(data)} is not a mapping"))
+        pairs = data.items() if isinstance(data, dict) else ()
+        return Fields({key: Located(value, f"{where}.{key}") for key, value in pairs}, where, self.problems)
 
     def whole_numbers(self, key: str) -> list[int]:
         """The entries of a list of whole numbers of at least 0, empty where it is missing or holds something else."""
@@ -159,19 +164,7 @@ class Fields:
 
     def section(self, key: str) -> "Fields":
         """The fields of a nested mapping, none where it is missing."""
-        value = self.anything(key)
-        if value is not None and not isinstance(value, dict):
-            self.problem(key, f"{reprlib.repr(value)} is not a mapping")
-        where = self.entries[key].where if key in self.entries else self.where
-        entries = value if isinstance(value, dict) else {}
-        return Fields({name: Located(one, f"{where}.{name}") for name, one in entries.items()}, where, self.problems)
-
-    def _missing(self, key: str, default: "_Value | _Required", filler: _Value) -> _Value:
-        """The default of a missing key; where there is none, a problem and a value to go on with."""
-        if isinstance(default, _Required):
-            self.problem(key, f"missing key {key}")
-            return filler
-        return default
+        return self._inside(self.anything(key), self.entries[key].where if key in self.entries else self.where)
 
     def values_of(self, cls: type, names: Iterable[str]) -> dict[str, Any]:
         """Numbers and switches called as fields of a dataclass, by its types; its defaults where they are missing."""
@@ -217,34 +210,44 @@ def layer_pattern(text: str) -> tuple[int, ...]:
         raise ValueError("a layer pattern nests too deeply") from error
 
 
+def per_layer(fields: Fields, key: str, num_layers: int) -> tuple[int, ...] | None:
+    """One whole number per layer from a list or a layer pattern; None after a problem with something else."""
+    given = fields.anything(key)
+    try:
+        found = layer_pattern(given) if isinstance(given, str) else [plain(str(one)) for one in given]
+        if not all(isinstance(one, int) and one >= 0 for one in found):
+            raise ValueError("it holds whole numbers of at least 0")
+    except (TypeError, ValueError) as error:
+        forms = "a whole number, a list or a text such as '([0]*3+[1]*58)'"
+        fields.problem(key, f"{given!r} is not a layer pattern ({error}) - allowed: {forms}")
+        return None
+    if len(found) != num_layers:
+        fields.problem(key, f"has {len(found)} entries; the model has {num_layers} layers")
+        return None
+    return tuple(map(int, found))
+
+
 def _entries(node: ast.expr) -> list[int]:
     """The numbers that a list, a sum of lists or a repeated list stands for."""
     match node:
         case ast.List():
-            return [_whole(one, "a list of a layer pattern holds whole numbers") for one in node.elts]
+            found = [_whole(one, "a list of a layer pattern holds whole numbers") for one in node.elts]
         case ast.BinOp(op=ast.Add()):
-            left, right = _entries(node.left), _entries(node.right)
-            _limit(len(left) + len(right))
-            return left + right
+            found = _entries(node.left) + _entries(node.right)
         case ast.BinOp(op=ast.Mult()):
-            values, times = (
-                _entries(node.left),
-                _whole(node.right, "a '*' in a layer pattern needs a whole number after it"),
-            )
-            _limit(len(values) * times)
-            return values * times
-    raise ValueError("a layer pattern is a sum of lists such as [0]*3+[1]*58")
+            times = _whole(node.right, "a '*' in a layer pattern needs a whole number after it")
+            found = _entries(node.left) * min(times, MAX_LAYERS + 1)
+        case _:
+            raise ValueError("a layer pattern is a sum of lists such as [0]*3+[1]*58")
+    if len(found) > MAX_LAYERS:
+        raise ValueError(f"a layer pattern of more than {MAX_LAYERS} layers")
+    return found
 
 
 def _whole(node: ast.expr, otherwise: str) -> int:
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
     raise ValueError(otherwise)
-
-
-def _limit(length: int) -> None:
-    if length > MAX_LAYERS:
-        raise ValueError(f"a layer pattern of more than {MAX_LAYERS} layers")
 
 
 FOLDER = "spaces/keys"
@@ -280,17 +283,14 @@ def key_table(name: str) -> Any:
 def known_keys(name: str) -> KnownKeys:
     """The lists of the format of that name; InputError as `key_table`."""
     data = key_table(name)
+    lists: Any = {name: frozenset(data.get(name) or ()) for name in ("companions", "read_beside")}
+    names = ("switches", "priced", "read_where", "renamed", "translated", "idle_where")
+    tables: Any = {name: data.get(name) or {} for name in names}
     return KnownKeys(
         irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},
-        switches=data.get("switches") or {},
-        companions=frozenset(data.get("companions") or ()),
         effects={key: group["effect"] for group in data.get("not_priced", ()) for key in group["keys"]},
-        priced=data.get("priced", {}),
-        read_beside=frozenset(data.get("read_beside", ())),
-        read_where=data.get("read_where", {}),
-        renamed=data.get("renamed", {}),
-        translated=data.get("translated", {}),
-        idle_where=data.get("idle_where", {}),
+        **lists,
+        **tables,
     )
 
 

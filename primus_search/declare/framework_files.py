@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.field_paths import value_at
 from primus_search.base.guards.files import is_recording
 from primus_search.declare.fields import KnownKeys, known_keys
 from primus_search.declare.plain_forms import from_plain
@@ -100,6 +101,8 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     reader = _Reader(document, problems, known)
     schedules = {name: {"is_auto": one.get("auto", True), **one} for name, one in data.get("schedules", {}).items()}
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
+    joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
+    joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}
     found = Framework(
         name=name,
         title=str(data.get("title", name)),
@@ -114,8 +117,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         effects={**base.effects, **table.effects, **data.get("effects", {})},
         priced={**base.priced, **table.priced, **data.get("priced", {})},
         software=(*base.software, *reader.listed(Habit, "software", data.get("software", []))),
-        **{word: str(data.get(word, getattr(base, word))) for word in ("release", "keys")},
-        **{section: {**getattr(base, section), **data.get(section, {})} for section in _JOINED},
+        **joined,
     )
     if problems:
         raise InputError(problems)

@@ -24,7 +24,6 @@ from primus_search.declare.families.megatron_hybrid import (
     COMPRESSED_TYPE,
     HYBRID_TYPE,
     PATTERNS,
-    DeclaredSizes,
     claim_variant_keys,
     has_megatron_keys,
     megatron_keys,
@@ -39,13 +38,13 @@ from primus_search.declare.fields import (
     drop_ignored,
     key_table,
     known_keys,
-    layer_pattern,
+    per_layer,
     refuse_unread,
 )
 from primus_search.declare.model_constants import of_megatron
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words, plain, read
-from primus_search.values.model import Attention, LatentAttention, MixtureOfExperts, Model
+from primus_search.declare.source import Document, Keys, did_you_mean, plain, read
+from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
 
 PARENT_KEYS = ("extends", "bases", "includes")
 OWN_KEYS = (*PARENT_KEYS, "modules", "ffn_hidden_size", "num_query_groups", "kv_channels", "tokenizer_type", "swiglu")
@@ -270,8 +269,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     has_positions = has_positions and not fields.switch("use_rotary_position_embeddings", False)
     num_kv_heads = fields.integer("num_query_groups", num_heads) if is_grouped else num_heads
     head_dim = fields.integer("kv_channels", max(hidden // num_heads, 1))
-    attention = Attention(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
-    values = {
+    values: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
         "ffn_hidden": ffn_hidden,
@@ -294,9 +292,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
         "num_mtp_layers": fields.integer("mtp_num_layers", num_predictions(fields), least=0),
     }
-    values |= variant_layers(
-        fields, DeclaredSizes(num_layers=num_layers, hidden=hidden, attention=attention, latent=latent)
-    )
+    values |= variant_layers(fields, values)
     constants = of_megatron(fields)
     return build_model(fields, name=name, source=fields.where, ignored=ignored, constants=constants, **rows, **values)
 
@@ -377,7 +373,8 @@ def _moe_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
     given = 1 if given is None else plain(given) if isinstance(given, str) else given
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return tuple(layer % given == 0 for layer in range(num_layers))
-    return tuple(flag > 0 for flag in _flags(fields, "moe_layer_freq", given, num_layers))
+    flags = per_layer(fields, "moe_layer_freq", num_layers) or (0,) * num_layers
+    return tuple(flag > 0 for flag in flags)
 
 
 def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
@@ -394,7 +391,8 @@ def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
         return (left + 1,) * num_layers
     if isinstance(skip, int) and not isinstance(skip, bool) and skip > 0:
         return tuple(0 if (layer + 1) % skip == 0 else left + 1 for layer in range(num_layers))
-    return tuple(left + 1 if flag else 0 for flag in _flags(fields, "window_attn_skip_freq", skip, num_layers))
+    flags = per_layer(fields, "window_attn_skip_freq", num_layers) or ()
+    return tuple(left + 1 if flag else 0 for flag in flags)
 
 
 def _sink_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
@@ -404,17 +402,3 @@ def _sink_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
         return ()
     step = 2 if fields.switch("sink_window_even_layers_only", True) else 1
     return tuple(window if layer % step == 0 else 0 for layer in range(num_layers))
-
-
-def _flags(fields: Fields, key: str, given: Any, num_layers: int) -> tuple[int, ...]:
-    """One number per layer from a list or a pattern text such as `([0]*3+[1]*58)`; a problem otherwise."""
-    try:
-        flags = layer_pattern(given) if isinstance(given, str) else tuple(int(one) for one in given)
-    except (TypeError, ValueError) as error:
-        forms = join_words(["a whole number", "a list", "a text such as '([0]*3+[1]*58)'"])
-        fields.problem(key, f"{given!r} is not a layer pattern ({error}) - allowed: {forms}")
-        return (0,) * num_layers
-    if len(flags) != num_layers:
-        fields.problem(key, f"has {len(flags)} entries; the model has {num_layers} layers")
-        return (0,) * num_layers
-    return flags

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
-from primus_search.declare.fields import Fields, layer_pattern
+from primus_search.declare.fields import Fields, per_layer
 from primus_search.declare.model_constants import of_huggingface
 from primus_search.declare.search_path import FileKind, find, names, roots
 from primus_search.declare.source import Document, read
@@ -132,8 +132,8 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
         **vocabulary(vocab_size or fields.integer("vocab_size")),
         "latent": _latent(document, fields),
         "moe": _moe(document, fields),
-        "moe_layers": tuple(flag > 0 for flag in pattern(fields, "moe_layers", num_layers)),
-        "windows": pattern(fields, "windows", num_layers),
+        "moe_layers": tuple(flag > 0 for flag in _per_layer(fields, "moe_layers", num_layers)),
+        "windows": _per_layer(fields, "windows", num_layers),
         "norm": _norm(fields),
         "constants": _constants(document, fields),
         "source": fields.word("source"),
@@ -174,30 +174,15 @@ def _constants(document: Document, fields: Fields) -> Constants:
     return of_huggingface(section, section.word("model_type", ""))
 
 
+def _per_layer(fields: Fields, key: str, num_layers: int) -> tuple[int, ...]:
+    return (per_layer(fields, key, num_layers) or ()) if fields.has(key) else ()
+
+
 def _norm(fields: Fields) -> Literal["rmsnorm", "layernorm"]:
     norm = fields.word("norm", "rmsnorm")
     if norm not in ("rmsnorm", "layernorm"):
         fields.problem("norm", f"{norm!r} is not rmsnorm or layernorm")
     return "layernorm" if norm == "layernorm" else "rmsnorm"
-
-
-def pattern(fields: Fields, key: str, num_layers: int) -> tuple[int, ...]:
-    """One number per layer from a layer pattern or a list; empty where the key is missing."""
-    given = fields.anything(key)
-    if given is None:
-        return ()
-    try:
-        values = layer_pattern(given) if isinstance(given, str) else tuple(given)
-    except (ValueError, TypeError) as error:
-        fields.problem(key, str(error))
-        return ()
-    if not all(isinstance(value, int) and value >= 0 for value in values):
-        fields.problem(key, "a layer pattern holds whole numbers only")
-        return ()
-    if len(values) != num_layers:
-        fields.problem(key, f"has {len(values)} entries; the model has {num_layers} layers")
-        return ()
-    return tuple(int(value) for value in values)
 
 
 def _section(document: Document, fields: Fields, key: str, known: tuple[str, ...]) -> Fields | None:

@@ -15,15 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from primus_search.base.field_paths import value_at
+from primus_search.declare.families import parts
 from primus_search.declare.families.expert_models import compressed_mixers
-from primus_search.declare.families.parts import Values, layer_types, sizes
-from primus_search.declare.fields import Fields, key_table, layer_pattern
+from primus_search.declare.families.parts import Values, sizes
+from primus_search.declare.fields import Fields, key_table, per_layer
 from primus_search.values.model import (
     Attention,
     GatedDeltaNet,
     Indexer,
     KimiDeltaAttention,
-    LatentAttention,
     LatentMixer,
     Mamba2,
     Mixer,
@@ -36,16 +37,6 @@ from primus_search.values.model import (
 PATTERNS = ("hybrid_override_pattern", "hybrid_layer_pattern")
 HYBRID_TYPE = "mamba"
 LETTERS = {"M": "the stack's mixer", "*": "attention", "-": "MLP", "E": "experts"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredSizes:
-    """What a file says about all layers: their number, the hidden size, its attention, latent declared where it has."""
-
-    num_layers: int
-    hidden: int
-    attention: Attention
-    latent: LatentAttention | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +55,23 @@ def is_hybrid(fields: Fields) -> bool:
     return is_spelled or _stack_of(given.get("spec")) is not None
 
 
-def hybrid_layers(fields: Fields, declared: DeclaredSizes) -> Values:
+def hybrid_layers(fields: Fields, declared: Values) -> Values:
     """Mixers, feed-forwards and MoE layers of a hybrid stack; a problem for what is not read."""
     stack, key = _stack(fields), next((key for key in PATTERNS if fields.anything(key)), "")
     if stack is None:
         return {}
-    letters = pattern_letters(fields.word(key, "")) if key else _by_shares(fields, declared.num_layers, stack)
+    letters = pattern_letters(fields.word(key, "")) if key else _by_shares(fields, declared["num_layers"], stack)
     unknown = sorted(set(letters) - set(LETTERS))
     if unknown:
         allowed = ", ".join(f"{letter} {name}" for letter, name in LETTERS.items())
         fields.problem(key, f"{unknown[0]!r} is no layer - allowed: {allowed}")
         return {}
-    if len(letters) != declared.num_layers:
-        fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {declared.num_layers}")
+    if len(letters) != declared["num_layers"]:
+        fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {declared['num_layers']}")
         return {}
-    latent = declared.latent
-    full: Mixer = LatentMixer(num_heads=declared.attention.num_heads, latent=latent) if latent else declared.attention
-    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, declared.hidden)}
+    latent = declared["latent"]
+    full: Mixer = LatentMixer(num_heads=declared["num_heads"], latent=latent) if latent else parts.attention(declared)
+    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, declared["hidden"])}
     return {
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
@@ -211,7 +202,7 @@ class Variant:
 
     applies: Callable[[Fields], bool]
     name: str
-    layers: Callable[[Fields, DeclaredSizes], Values]
+    layers: Callable[[Fields, Values], Values]
 
     @property
     def keys(self) -> list[str]:
@@ -227,7 +218,7 @@ def claim_variant_keys(fields: Fields) -> None:
             fields.anything(key)
 
 
-def variant_layers(fields: Fields, declared: DeclaredSizes) -> Values:
+def variant_layers(fields: Fields, declared: Values) -> Values:
     """Fields of `Model` that the file's variant gives; none for plain layers. A file of two kinds is a problem."""
     given = _given(fields)
     if len(given) > 1:
@@ -245,57 +236,50 @@ def _value(fields: Fields, key: str) -> object:
     return fields.entries[key].value if key in fields.entries else None
 
 
-def _gated_delta(fields: Fields, declared: DeclaredSizes) -> Values:
+def _gated_delta(fields: Fields, declared: Values) -> Values:
     """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
-    linear = delta_net(fields, declared.hidden)
+    linear = delta_net(fields, declared["hidden"])
     full = replace(_normed(fields, declared), has_output_gate=fields.switch("attention_output_gate", False))
-    return {"mixers": _interleaved(fields, "linear_attention_freq", declared.num_layers, linear, full)}
+    return {"mixers": _interleaved(fields, "linear_attention_freq", declared["num_layers"], linear, full)}
 
 
-def _normed(fields: Fields, declared: DeclaredSizes) -> Attention:
+def _normed(fields: Fields, declared: Values) -> Attention:
     """The declared attention, with the norms of queries and keys that the file switches on."""
-    return replace(declared.attention, qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
+    return replace(parts.attention(declared), qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
 
 
 def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
     given = fields.anything(key)
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         return tuple(full if (layer + 1) % given == 0 else linear for layer in range(num_layers))
-    try:
-        flags = layer_pattern(given) if isinstance(given, str) else tuple(int(flag) for flag in fields.items(key))
-    except (TypeError, ValueError) as error:
-        fields.problem(key, f"{given!r} is not a layer pattern ({error})")
-        return (linear,) * num_layers
-    if len(flags) != num_layers:
-        fields.problem(key, f"has {len(flags)} entries; the model has {num_layers} layers")
-        return (linear,) * num_layers
+    flags = per_layer(fields, key, num_layers) or (1,) * num_layers
     return tuple(linear if flag else full for flag in flags)
 
 
-def _sparse_latent(fields: Fields, declared: DeclaredSizes) -> Values:
+def _sparse_latent(fields: Fields, declared: Values) -> Values:
     """Latent attention over the tokens that an indexer selects, in every layer."""
-    if declared.latent is None:
+    if declared["latent"] is None:
         fields.problem(VARIANT_KEY, "dsa needs multi_latent_attention")
         return {}
     found = sizes(fields, "megatron_indexer")
-    indexer = Indexer(**found, query_rank=declared.latent.q_lora_rank, norm_params=2 * found["head_dim"])
-    mixer = LatentMixer(num_heads=declared.attention.num_heads, latent=declared.latent, indexer=indexer)
-    return {"mixers": (mixer,) * declared.num_layers}
+    indexer = Indexer(**found, query_rank=declared["latent"].q_lora_rank, norm_params=2 * found["head_dim"])
+    mixer = LatentMixer(num_heads=declared["num_heads"], latent=declared["latent"], indexer=indexer)
+    return {"mixers": (mixer,) * declared["num_layers"]}
 
 
-def _compressed(fields: Fields, declared: DeclaredSizes) -> Values:
+def _compressed(fields: Fields, declared: Values) -> Values:
     """DeepSeek-V4 of Primus: compressed attention with a window, hyper-connections."""
-    heads = declared.attention.num_heads
-    mixers = compressed_mixers(fields, declared.num_layers, heads, declared.attention.head_dim, "attn_sliding_window")
+    heads = declared["num_heads"]
+    mixers = compressed_mixers(fields, declared["num_layers"], heads, declared["head_dim"], "attn_sliding_window")
     streams = fields.integer("hc_mult", 0, least=0)
     return {"mixers": mixers, "num_kv_heads": heads, "hyper_streams": streams, "windows": (), "moe_layers": ()}
 
 
-def _short_convolutions(fields: Fields, declared: DeclaredSizes) -> Values:
+def _short_convolutions(fields: Fields, declared: Values) -> Values:
     """LFM2 of Primus: gated short convolutions with attention in between."""
     convolution = ShortConvolution(**sizes(fields, "short_convolution"))
     kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _normed(fields, declared)}
-    words = layer_types(fields, declared.num_layers, tuple(kinds), "lfm_layer_types")
+    words = parts.layer_types(fields, declared["num_layers"], tuple(kinds), "lfm_layer_types")
     return {"mixers": tuple(kinds[word] for word in words)}
 
 
@@ -322,59 +306,25 @@ def megatron_keys(model: Model) -> dict[str, Any]:
     """
     if not has_megatron_keys(model):
         raise ValueError(f"{model.name}: layers with a mixer or with norms of their own have no keys here")
-    keys: dict[str, Any] = {
-        "num_layers": model.num_layers,
-        "hidden_size": model.hidden,
-        "ffn_hidden_size": model.ffn_hidden,
-        "num_attention_heads": model.num_heads,
+    latent, moe, rows = model.latent, model.moe, key_table("megatron")["written"]
+    keys = {key: value_at(model, path.split(".")) for key, path in rows["model"].items()}
+    keys |= {
         "group_query_attention": model.num_kv_heads != model.num_heads,
-        "num_query_groups": model.num_kv_heads,
-        "kv_channels": model.head_dim,
-        "padded_vocab_size": model.vocab_size,
         "untie_embeddings_and_output_weights": not model.is_tied,
-        "swiglu": model.is_gated,
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "add_bias_linear": model.has_linear_bias,
-        "add_qkv_bias": model.has_qkv_bias,
-        "qk_layernorm": model.has_qk_norm,
         "softmax_type": "learnable" if model.has_attention_sinks else "vanilla",
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
-        "mtp_num_layers": model.num_mtp_layers,
+        "max_position_embeddings": model.learned_positions or None,
+        "activation_func_clamp_value": model.activation_clamp or None,
+        "multi_latent_attention": latent is not None,
     }
-    if model.activation_clamp:
-        keys["activation_func_clamp_value"] = model.activation_clamp
-    if model.learned_positions:
-        keys["max_position_embeddings"] = model.learned_positions
     if any(model.windows):
         keys["window_size"] = [max(model.windows) - 1, 0]
         keys["window_attn_skip_freq"] = [int(window > 0) for window in model.windows]
-    return keys | _latent_keys(model) | _expert_keys(model)
-
-
-def _latent_keys(model: Model) -> dict[str, Any]:
-    if model.latent is None:
-        return {"multi_latent_attention": False}
-    return {
-        "multi_latent_attention": True,
-        "q_lora_rank": model.latent.q_lora_rank or None,
-        "kv_lora_rank": model.latent.kv_lora_rank,
-        "qk_head_dim": model.latent.qk_nope_head_dim,
-        "qk_pos_emb_head_dim": model.latent.qk_rope_head_dim,
-        "v_head_dim": model.latent.v_head_dim,
-    }
-
-
-def _expert_keys(model: Model) -> dict[str, Any]:
-    if model.moe is None:
-        return {}
-    return {
-        "num_experts": model.moe.num_experts,
-        "moe_router_topk": model.moe.top_k,
-        "moe_layer_freq": [int(flag) for flag in model.moe_layers],
-        "moe_ffn_hidden_size": model.moe.expert_ffn_hidden,
-        "moe_shared_expert_intermediate_size": model.moe.shared_ffn_hidden or None,
-        "moe_shared_expert_gate": model.moe.has_shared_gate,
-        "moe_router_enable_expert_bias": model.moe.has_router_bias and model.moe.is_router_bias_buffer,
-        "moe_router_num_groups": model.moe.num_groups or None,
-        "moe_router_group_topk": model.moe.top_groups or None,
-    }
+    for part in ("latent", "moe"):
+        if value_at(model, (part,)) is not None:
+            keys |= {key: value_at(model, (part, name)) or None for key, name in rows[part].items()}
+    if moe is not None:
+        keys["moe_layer_freq"] = [int(flag) for flag in model.moe_layers]
+        keys["moe_router_enable_expert_bias"] = moe.has_router_bias and moe.is_router_bias_buffer
+    return keys
