@@ -172,7 +172,6 @@ def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[I
 
 # --- the axes ------------------------------------------------------------------------------------------------------
 
-_COUNT_WORDS = ("auto", "divisors", "powers_of_two")
 MANY = 10
 """Largest value from which on an axis' values are told as a range, not one by one."""
 
@@ -196,63 +195,45 @@ _ENDS = {
 }
 
 
-def _number(knob: Knob) -> AxisSpec:
-    words = ("auto",) if knob.limit is None else _COUNT_WORDS
-    choices = (("all", ALL),) if knob.has_all else ()
-    schema: dict[str, Any] = {"type": "integer", "minimum": min(knob.least, ALL) if knob.has_all else knob.least}
-    allowed = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
-    if knob.most is not None:
-        schema |= {"maximum": knob.most}
-        few = (
-            range(knob.least, knob.most + 1)
-            if knob.most < MANY
-            else [f"whole numbers from {knob.least} to {knob.most}"]
-        )
-        allowed = [*map(str, few), *words]
-    return AxisSpec(
-        knob=knob,
-        allowed=join_words(allowed),
-        schema={"anyOf": [schema, {"const": "all"}]} if knob.has_all else schema,
-        read=_read_count,
-        words=words,
-        choices=choices,
-    )
-
-
-def _switch(knob: Knob) -> AxisSpec:
-    return AxisSpec(knob=knob, allowed="true, false or auto", schema={"type": "boolean"}, read=_read_switch)
-
-
-def _choice(knob: Knob) -> AxisSpec:
-    choices = tuple((knob.members | dict(knob.aliases)).items())
-    words = [word for word, _ in choices]
-    schema = _with_details(knob, {"enum": words})
-    allowed = join_words([*words, "auto"])
-    return AxisSpec(knob=knob, allowed=allowed, schema=schema, read=_read_choice, choices=choices)
-
-
-def _modules(knob: Knob) -> AxisSpec:
-    choices = tuple((knob.members | dict(knob.aliases)).items())
-    schema = _with_details(knob, {"type": "string"})
-    return AxisSpec(knob=knob, allowed=knob.allowed, schema=schema, read=_read_modules, choices=choices)
-
-
-def _schedule(knob: Knob) -> AxisSpec:
-    return AxisSpec(knob=knob, allowed=knob.allowed, schema={"type": "string"}, read=_read_schedule)
-
-
-def _layout(knob: Knob) -> AxisSpec:
-    schema = {"anyOf": [{"type": "string"}, _ENDS]}
-    return AxisSpec(knob=knob, allowed=knob.allowed, schema=schema, read=_read_layout)
-
-
-_SPEC: dict[Kind, Callable[[Knob], AxisSpec]] = {
-    Kind.DEGREE: _number,
-    Kind.COUNT: _number,
-    Kind.SWITCH: _switch,
-    Kind.CHOICE: _choice,
-    Kind.MODULES: _modules,
-    Kind.SCHEDULE: _schedule,
-    Kind.LAYOUT: _layout,
+_READ: dict[Kind, Callable[[Reader, AxisSpec, Any, Keys], list[Item]]] = {
+    Kind.DEGREE: _read_count,
+    Kind.COUNT: _read_count,
+    Kind.SWITCH: _read_switch,
+    Kind.CHOICE: _read_choice,
+    Kind.MODULES: _read_modules,
+    Kind.SCHEDULE: _read_schedule,
+    Kind.LAYOUT: _read_layout,
 }
-AXIS: dict[str, AxisSpec] = {name: _SPEC[KNOB[name].kind](KNOB[name]) for name in AXES}
+
+
+def _spec(knob: Knob) -> AxisSpec:
+    """How an axis is read and described, by the kind of its knob."""
+    words: tuple[str, ...] = ("auto",)
+    choices = tuple((knob.members | dict(knob.aliases)).items())
+    schema: dict[str, Any] = {"type": "string"}
+    allowed = knob.allowed
+    if knob.kind in (Kind.DEGREE, Kind.COUNT):
+        words = ("auto",) if knob.limit is None else ("auto", "divisors", "powers_of_two")
+        choices = (("all", ALL),) if knob.has_all else ()
+        schema = {"type": "integer", "minimum": min(knob.least, ALL) if knob.has_all else knob.least}
+        known = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
+        if knob.most is not None:
+            schema |= {"maximum": knob.most}
+            every = [f"whole numbers from {knob.least} to {knob.most}"]
+            known = [*(map(str, range(knob.least, knob.most + 1)) if knob.most < MANY else every), *words]
+        schema = {"anyOf": [schema, {"const": "all"}]} if knob.has_all else schema
+        allowed = join_words(known)
+    elif knob.kind is Kind.SWITCH:
+        schema, choices, allowed = {"type": "boolean"}, (), "true, false or auto"
+    elif knob.kind is Kind.CHOICE:
+        allowed = join_words([*(word for word, _ in choices), "auto"])
+        schema = _with_details(knob, {"enum": [word for word, _ in choices]})
+    elif knob.kind is Kind.MODULES:
+        schema = _with_details(knob, schema)
+    else:
+        choices = ()
+        schema = {"anyOf": [schema, _ENDS]} if knob.kind is Kind.LAYOUT else schema
+    return AxisSpec(knob=knob, allowed=allowed, schema=schema, read=_READ[knob.kind], words=words, choices=choices)
+
+
+AXIS: dict[str, AxisSpec] = {name: _spec(KNOB[name]) for name in AXES}

@@ -92,6 +92,14 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
         return None
 
 
+def read_value(name: str, hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
+    """The value of a field called `name` that stands without a source; None after noting a problem."""
+    is_beyond = isinstance(raw, float) and not math.isfinite(raw)
+    value = raw if is_beyond else _scalar(hint, raw, keys, factor, reading)
+    _check_range(name, value, raw, keys, reading)
+    return value
+
+
 def _check_range(name: str, value: Any, raw: Any, keys: Keys, reading: Reading) -> None:
     """Notes a problem where a number is not physically possible (`guards.values`)."""
     if isinstance(value, int | float) and not isinstance(value, bool):

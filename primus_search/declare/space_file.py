@@ -73,9 +73,9 @@ def load_space(
         raise InputError([Problem("space", found)])
     document = read(found)
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
-    return _from_document(
-        document, found.parent, digest, nodes=nodes, overrides=overrides, environ=environ, host_file=host_file
-    )
+    assembly = _Assembly(document, found.parent, host_file)
+    space = assembly.space(nodes, overrides, os.environ if environ is None else environ)
+    return replace(space, source=document.name, sha256=digest)
 
 
 def make_space(
@@ -92,39 +92,13 @@ def make_space(
 
     model: stands in for the one that the mapping names.
     """
-    document = Document(name, dict(data))
-    return _from_document(
-        document, None, "", nodes=nodes, overrides=overrides, environ=environ, host_file=host_file, model=model
-    )
-
-
-def _from_document(
-    document: Document,
-    beside: Path | None,
-    digest: str,
-    *,
-    nodes: int | None,
-    overrides: Sequence[str],
-    environ: Mapping[str, str] | None,
-    host_file: Callable[[], Path] | None,
-    model: Model | None = None,
-) -> Space:
-    environment = os.environ if environ is None else environ
-    document, won, unread = applied(document, nodes=nodes, sets=overrides, environ=environment)
-    shape, skip, problems = validate(document)
-    problems += unread
-    if shape is None:
-        raise InputError(problems)
-    assembly = _Assembly(document, beside, host_file, skip, problems, model)
-    space = assembly.space(shape)
-    if assembly.problems or space is None:
-        raise InputError(sorted(assembly.problems, key=_line))
-    return replace(space, overrides=won, source=document.name if beside else "", sha256=digest)
+    assembly = _Assembly(Document(name, dict(data)), None, host_file, model)
+    return assembly.space(nodes, overrides, os.environ if environ is None else environ)
 
 
 @dataclass(slots=True)
 class _Assembly:
-    """Builds one space from one checked document, collecting what is wrong on the way.
+    """Builds one space from one document, collecting what is wrong on the way.
 
     `skip` names top-level keys whose structure is already known to be wrong; `model` stands in for the file's.
     """
@@ -132,12 +106,24 @@ class _Assembly:
     document: Document
     beside: Path | None
     host_file: Callable[[], Path] | None
-    skip: frozenset[str]
-    problems: list[Problem]
     model: Model | None = None
+    skip: frozenset[str] = frozenset()
+    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def space(self, shape: SpaceFile) -> Space | None:
+    def space(self, nodes: int | None, overrides: Sequence[str], environ: Mapping[str, str]) -> Space:
+        """The space with flags and variables laid over the file; InputError with every problem."""
+        self.document, won, unread = applied(self.document, nodes=nodes, sets=overrides, environ=environ)
+        shape, self.skip, self.problems = validate(self.document)
+        self.problems += unread
+        if shape is None:
+            raise InputError(self.problems)
+        space = self._space(shape)
+        if self.problems or space is None:
+            raise InputError(sorted(self.problems, key=_line))
+        return replace(space, overrides=won)
+
+    def _space(self, shape: SpaceFile) -> Space | None:
         if shape.name is not None and (wrong := name_problem(shape.name)):
             self.problems.append(self.document.problem(("name",), wrong))
         model = self._model(shape)
@@ -262,14 +248,12 @@ class _Assembly:
             if hardware is None:
                 continue
             frameworks = self._frameworks(shape, hardware)
-            if shape.stack is not None:
-                named = self._named_stacks(shape)
-                pairs = [(stack, framework) for stack in named for framework in frameworks]
-            else:
-                found = (
-                    (self._default_stack(shape, hardware, framework, model), framework) for framework in frameworks
-                )
-                pairs = [(stack, framework) for stack, framework in found if stack is not None]
+            named = self._named_stacks(shape) if shape.stack is not None else [None]
+            pairs = (
+                (stack or self._default_stack(shape, hardware, framework, model), framework)
+                for stack in named
+                for framework in frameworks
+            )
             machines += [
                 variants.Machine(
                     hardware=hardware,
@@ -279,6 +263,7 @@ class _Assembly:
                     site=None if shape.site == "vendor" else site_of(hardware),
                 )
                 for stack, framework in pairs
+                if stack is not None
             ]
         return machines
 
@@ -299,7 +284,7 @@ class _Assembly:
                 found.append(framework)
         return found
 
-    def _named_stacks(self, shape: SpaceFile) -> list[Stack]:
+    def _named_stacks(self, shape: SpaceFile) -> list[Stack | None]:
         listed = self._listed("stack", shape.stack)
         loads = [
             partial(load_stack, name, beside=self.beside, where=self.document.where(keys)) for name, keys in listed
@@ -347,12 +332,8 @@ class _Assembly:
                 reader.problem(("space", name), "is given twice: here and inside another axis; keep one")
             written[name] = items
         self.problems += reader.problems
-        if (
-            "recompute" in written
-            and "recompute_num_layers" not in written
-            and not _mentions_auto(written["recompute"])
-        ):
-            written["recompute_num_layers"] = [ALL]
+        if not _mentions_auto(written.get("recompute", [Word("auto", "")])):
+            written.setdefault("recompute_num_layers", [ALL])
         for name in AXES:
             written.setdefault(name, [Word("auto", self.document.where(("space",)))])
         return written, hardware
@@ -442,14 +423,8 @@ def _mentions_auto(items: list[Item]) -> bool:
 
 
 def _search(shape: SpaceFile) -> SearchSettings:
-    values = shape.search.model_dump(exclude={"budget"})
-    budget = shape.search.budget
-    return SearchSettings(
-        budget_candidates=budget.candidates,
-        budget_seconds=budget.seconds,
-        budget_evaluations=budget.evaluations,
-        **values,
-    )
+    budget = {f"budget_{key}": value for key, value in shape.search.budget}
+    return SearchSettings(**budget, **shape.search.model_dump(exclude={"budget"}))
 
 
 def _workload(shape: SpaceFile) -> Workload:
