@@ -214,7 +214,7 @@ def per_layer(fields: Fields, key: str, num_layers: int) -> tuple[int, ...] | No
     """One whole number per layer from a list or a layer pattern; None after a problem with something else."""
     given = fields.anything(key)
     try:
-        found = layer_pattern(given) if isinstance(given, str) else [plain(str(one)) for one in given]
+        found = layer_pattern(given) if isinstance(given, str) else [plain(str(one)) for one in given or ()]
         if not all(isinstance(one, int) and one >= 0 for one in found):
             raise ValueError("it holds whole numbers of at least 0")
     except (TypeError, ValueError) as error:
