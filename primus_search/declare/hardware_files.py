@@ -20,7 +20,7 @@ otherwise are reported in `notes`, never silently dropped.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from primus_search.base.guards.values import name_problem
 from primus_search.base.lazy import provided
 from primus_search.declare.evidence_files import load_sites, read_tables
 from primus_search.declare.fields import Fields, key_table
-from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, read_with_parents, varied
+from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
 from primus_search.values.machine.cluster import UNFAILING, Accelerator, Cluster, Network, Reliability
@@ -47,17 +47,9 @@ BASE = "device"
 STACK_KINDS = (FileKind.STACK, FileKind.STACK_BASE)
 """What a stack may extend: another stack, or a base that several share."""
 
-_KEYS = (
-    "name",
-    EXTENDS,
-    "vendor",
-    "accelerator",
-    "network",
-    "reliability",
-    "price_per_gpu_hour_USD",
-    "default_stack",
-    "tables",
-)
+_WORDS = ("name", "vendor", "default_stack", "tables")
+_PRICE = "price_per_gpu_hour_USD"
+_KEYS = ("name", EXTENDS, "vendor", "accelerator", "network", "reliability", _PRICE, "default_stack", "tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,20 +221,16 @@ def _parse(document: Document, path: Path) -> Hardware:
     for key in data:
         if key not in _KEYS:
             reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}")
-    words = {
-        key: _word(reading, data, key, required=key in ("name", "vendor"))
-        for key in ("name", "vendor", "default_stack", "tables")
-    }
-    price = _price(reading, data)
+    words = {key: _word(reading, data, key) for key in _WORDS}
+    price = leaf(float, data[_PRICE], (_PRICE,), 1.0, reading) if _PRICE in data else None
     parts: dict[str, Any] = {}
-    given = {"accelerator": {"name": words["name"], "vendor": words["vendor"]}, "network": {}}
-    for section, cls in (("accelerator", Accelerator), ("network", Network)):
-        if section not in data:
+    named = {"name": words["name"], "vendor": words["vendor"]}
+    for cls, given in ((Accelerator, named), (Network, {}), (Reliability, {})):
+        section = cls.__name__.lower()
+        if section in data:
+            parts[section] = build(cls, data[section], (section,), reading, given)
+        elif cls is not Reliability:
             reading.problem((), f"missing section {section}")
-            continue
-        parts[section] = build(cls, data[section], (section,), reading, given[section])
-    if "reliability" in data:
-        parts["reliability"] = build(Reliability, data["reliability"], ("reliability",), reading)
     if reading.problems:
         raise InputError(reading.problems)
     loaded = Hardware(
@@ -267,27 +255,15 @@ def _with_tables(hardware: Hardware, path: Path) -> Hardware:
     )
 
 
-def _word(reading: Reading, data: dict[str, Any], key: str, *, required: bool) -> str | None:
+def _word(reading: Reading, data: dict[str, Any], key: str) -> str | None:
     value = data.get(key)
     if isinstance(value, str) and (wrong := name_problem(value)):
         reading.problem((key,), wrong)
         return None
-    if isinstance(value, str) or (value is None and not required):
+    if isinstance(value, str) or (value is None and key not in ("name", "vendor")):
         return value
     reading.problem((key,) if key in data else (), f"expected a word for {key}")
     return None
-
-
-def _price(reading: Reading, data: dict[str, Any]) -> float | None:
-    key = "price_per_gpu_hour_USD"
-    if key not in data:
-        return None
-    leaf = data[key]
-    if not isinstance(leaf, dict) or not isinstance(leaf.get("value"), int | float) or not leaf.get("source"):
-        reading.problem((key,), 'expected {value: ..., source: "..."}')
-        return None
-    reading.sources.append(Sourced(key, leaf["value"], leaf["source"]))
-    return float(leaf["value"])
 
 
 def host_hardware() -> Path:
@@ -296,80 +272,60 @@ def host_hardware() -> Path:
     return path
 
 
-def _from_primus(document: Document, path: Path) -> Hardware:
-    """The hardware a Primus `hardware_config` file describes: its links over the base file's accelerator."""
-    overlay = read_overlay(document, path, [*names(FileKind.HARDWARE)])
-    base = load_hardware(overlay.base)
-    accelerator, network = overlay.on(base.accelerator, base.network)
-    changed = {*overlay.network, *overlay.accelerator}
-    kept = tuple(s for s in base.sources if units.to_base(s.path.rpartition(".")[2], 0.0)[0] not in changed)
-    given = tuple(
-        Sourced(f"hardware_config.{k}", v, document.name) for k, v in document.data["hardware_config"].items()
-    )
-    return replace(base, accelerator=accelerator, network=network, sources=kept + given, notes=overlay.notes, path=path)
-
-
 def known_names() -> tuple[str, ...]:
-    """Every key that such a file may have."""
+    """Every key that a Primus file may have."""
     table = key_table("primus_hardware")
     return (*table["numbers"], *table["counts"], "node_topology", *table["unused"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlay:
-    """What a Primus file changes about a hardware file."""
-
-    base: str
-    network: dict[str, Any] = field(default_factory=dict)
-    accelerator: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    def on(self, accelerator: Accelerator, network: Network) -> tuple[Accelerator, Network]:
-        return replace(accelerator, **self.accelerator), replace(network, **self.network)
-
-
-def read_overlay(document: Document, path: Path, known_hardware: list[str]) -> Overlay:
-    """The changes a Primus hardware_config file asks for; InputError with every problem."""
-    top = Fields.of(document, document.data)
+def _from_primus(document: Document, path: Path) -> Hardware:
+    """The hardware a Primus `hardware_config` file describes: its links over the base file's accelerator."""
+    top, known = Fields.of(document, document.data), names(FileKind.HARDWARE)
     top.refuse_unknown(("hardware_config", "base", "name"))
-    base = top.word("base", path.stem)
-    if base not in known_hardware:
+    name = top.word("base", path.stem)
+    if name not in known:
         what = "a hardware_config says nothing about the accelerator: name the file after one, or add base: NAME"
-        top.problem("base", f"unknown base '{base}'{did_you_mean(base, known_hardware)}; {what}")
+        top.problem("base", f"unknown base '{name}'{did_you_mean(name, known)}; {what}")
     config = document.data["hardware_config"]
     if not isinstance(config, dict):
         raise InputError([*top.problems, document.problem(("hardware_config",), "expected a mapping")])
     fields = Fields.of(document, config, ("hardware_config",), into=top)
     fields.refuse_unknown(known_names())
-    table = key_table("primus_hardware")
-    network: dict[str, Any] = {}
-    accelerator: dict[str, Any] = {}
-    for key, row in table["numbers"].items():
-        if fields.has(key):
-            names, value = row["fields"], _positive(fields, key)
-            if value > 1.0 and names[0].endswith("efficiency"):
-                fields.problem(key, f"is a share of the line rate and cannot exceed 1, got {value:g}")
-            part = accelerator if names[0] in Accelerator.__dataclass_fields__ else network
-            part |= dict.fromkeys(names, value * row["factor"])
-    for key, counted in table["counts"].items():
-        if fields.has(key):
-            network |= dict.fromkeys(counted, fields.integer(key))
-    if fields.has("node_topology"):
-        topology = fields.word("node_topology")
-        if topology not in ("switch", "mesh"):
-            fields.problem("node_topology", f"{topology!r} is not switch or mesh")
-        network["topology"] = topology
+    changed = _changes(fields)
     if top.problems:
         raise InputError(top.problems)
-    unused = table["unused"]
+    base = load_hardware(name)
+    of_device = {key: value for key, value in changed.items() if key in Accelerator.__dataclass_fields__}
+    of_network = {key: value for key, value in changed.items() if key not in of_device}
+    kept = tuple(s for s in base.sources if units.to_base(s.path.rpartition(".")[2], 0.0)[0] not in changed)
+    given = tuple(Sourced(f"hardware_config.{key}", value, document.name) for key, value in config.items())
+    unused = key_table("primus_hardware")["unused"]
     passed = [f"{document.name}: {key} is read but not used; {unused[key]}" for key in config if key in unused]
-    notes = [f"{document.name}: laid over the hardware file '{base}'", *passed]
-    return Overlay(base=base, network=network, accelerator=accelerator, notes=tuple(notes))
+    return replace(
+        base,
+        accelerator=replace(base.accelerator, **of_device),
+        network=replace(base.network, **of_network),
+        sources=kept + given,
+        notes=(f"{document.name}: laid over the hardware file '{name}'", *passed),
+        path=path,
+    )
 
 
-def _positive(fields: Fields, key: str) -> float:
-    said = len(fields.problems)
-    value = fields.number(key)
-    if value <= 0.0 and len(fields.problems) == said:
-        fields.problem(key, f"must be above 0, got {value:g}")
-    return value
+def _changes(fields: Fields) -> dict[str, Any]:
+    """Fields of the accelerator and the network that the keys of a Primus file give."""
+    table, found = key_table("primus_hardware"), dict[str, Any]()
+    for key in filter(fields.has, table["numbers"]):
+        targets, before = table["numbers"][key]["fields"], len(fields.problems)
+        value = fields.number(key)
+        if value <= 0.0 and len(fields.problems) == before:
+            fields.problem(key, f"must be above 0, got {value:g}")
+        if value > 1.0 and targets[0].endswith("efficiency"):
+            fields.problem(key, f"is a share of the line rate and cannot exceed 1, got {value:g}")
+        found |= dict.fromkeys(targets, value * table["numbers"][key]["factor"])
+    for key in filter(fields.has, table["counts"]):
+        found |= dict.fromkeys(table["counts"][key], fields.integer(key))
+    if fields.has("node_topology"):
+        found["topology"] = fields.word("node_topology")
+        if found["topology"] not in ("switch", "mesh"):
+            fields.problem("node_topology", f"{found['topology']!r} is not switch or mesh")
+    return found

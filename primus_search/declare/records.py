@@ -121,7 +121,7 @@ def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> 
         return build(hint, raw, keys, reading)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _table(args[1], raw, keys, factor, reading)
-    return _leaf(hint, raw, keys, factor, reading)
+    return leaf(hint, raw, keys, factor, reading)
 
 
 def _table(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
@@ -131,7 +131,7 @@ def _table(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> 
     return {name: _value(hint, item, (*keys, name), factor, reading) for name, item in raw.items()}
 
 
-def _leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
+def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
     """A leaf `{value, source}`; words and switches may be bare."""
     value: Any = raw
     source: Any = ""
