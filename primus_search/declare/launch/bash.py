@@ -740,53 +740,46 @@ class Script:
         """The words of a raw word with variables filled in and quotes gone."""
         if depth > DEEPEST:
             raise ValueError("variables of the script refer to each other without end")
-        words: list[str] = []
-        open_word: list[str] | None = None
-        quoted, i = False, 0
+        words, is_open, quoted, i = list[str](), False, False, 0
+
+        def add(pieces: list[str]) -> None:
+            """Append to the word that is open; each further piece is a word of its own, or a text behind a space."""
+            nonlocal is_open
+            for n, piece in enumerate(pieces):
+                if is_open and (n == 0 or not splits):
+                    words[-1] += " " * (n > 0) + piece
+                else:
+                    words.append(piece)
+                is_open = True
+
         while i < len(text):
-            char = text[i]
-            end, pieces, is_list = _after(text, i), [char], False
+            char, end = text[i], _after(text, i)
             if char == "\\":
                 following = text[i + 1 : i + 2]
-                pieces = [
-                    "" if following == "\n" else f"\\{following}" if quoted and following not in '$`"\\' else following
-                ]
+                kept = f"\\{following}" if quoted and following not in '$`"\\' else following
+                add(["" if following == "\n" else kept])
             elif char == "'" and not quoted:
-                pieces = [text[i + 1 : end].removesuffix("'")]
+                add([text[i + 1 : end].removesuffix("'")])
             elif char == '"':
                 quoted, end = not quoted, i + 1
                 is_bare = not quoted or text[i : i + 4] in ('"${}', '"$@"') or re.match(r'"\$\{[\w!#]+\[@\]', text[i:])
-                pieces = [] if is_bare else [""]
+                add([] if is_bare else [""])
             elif char in "$`":
                 end, pieces, is_list = self._reference(text, i, end, depth)
-                if not is_list and not quoted and splits:
-                    edges = (pieces[0][:1].isspace(), pieces[0][-1:].isspace()) if pieces else (False, False)
-                    pieces = pieces[0].split() if pieces else []
-                    words, open_word = (
-                        (words + (["".join(open_word)] if open_word else []), None) if edges[0] else (words, open_word)
-                    )
-                    if edges[1] and pieces:
-                        *first, last = pieces
-                        for one in first:
-                            words.append("".join([*(open_word or []), one]))
-                            open_word = None
-                        words.append("".join([*(open_word or []), last]))
-                        open_word, pieces = None, []
-                elif is_list and not quoted:
-                    pieces = [part for piece in pieces for part in piece.split()]
+                value = "".join(pieces[:1])
+                if is_list or quoted or not splits:
+                    add(pieces if quoted or not is_list else [part for piece in pieces for part in piece.split()])
+                else:
+                    is_open = is_open and not value[:1].isspace()
+                    add(value.split())
+                    is_open = is_open and not value[-1:].isspace()
             elif char.isspace() and not quoted and splits:
-                if open_word is not None:
-                    words.append("".join(open_word))
-                open_word, pieces = None, []
+                is_open = False
             else:
+                add([char])
                 end = i + 1
-            for n, piece in enumerate(pieces):
-                if n and splits:
-                    words.append("".join(open_word or []))
-                    open_word = None
-                open_word = [*(open_word or []), " " * (n > 0 and not splits) + piece]
             i = end
-        return words if open_word is None else [*words, "".join(open_word)]
+        return words
 
     def _reference(self, text: str, i: int, end: int, depth: int) -> tuple[int, list[str], bool]:
         """Where a `$...` ends, its values, and whether they are elements of a list."""
@@ -943,25 +936,23 @@ class Script:
 
 
 def _calculated(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp):
-        value = _calculated(node.operand)
-        return int(not value) if isinstance(node.op, ast.Not) else -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BoolOp):
-        values = [_calculated(one) != 0 for one in node.values]
-        return int(all(values) if isinstance(node.op, ast.And) else any(values))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-        base, power = _calculated(node.left), _calculated(node.right)
-        if abs(base) <= 1024 and 0 <= power <= 64:
-            return int(base**power)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        above, below = _calculated(node.left), _calculated(node.right)
-        return abs(above) // abs(below) * (1 if (above < 0) == (below < 0) else -1)
-    if isinstance(node, ast.BinOp) and type(node.op) in _MATHS:
-        return int(_MATHS[type(node.op)](_calculated(node.left), _calculated(node.right)))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return int(_MATHS[type(node.ops[0])](_calculated(node.left), _calculated(node.comparators[0])))
+    match node:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=op):
+            value = _calculated(node.operand)
+            return int(not value) if isinstance(op, ast.Not) else -value if isinstance(op, ast.USub) else value
+        case ast.BoolOp():
+            values = [_calculated(one) != 0 for one in node.values]
+            return int(all(values) if isinstance(node.op, ast.And) else any(values))
+        case ast.BinOp(left=first, op=sign, right=second) | ast.Compare(left=first, ops=[sign], comparators=[second]):
+            left, right = _calculated(first), _calculated(second)
+            if isinstance(sign, ast.Pow) and abs(left) <= 1024 and 0 <= right <= 64:
+                return int(left**right)
+            if isinstance(sign, ast.Div):
+                return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            if type(sign) in _MATHS:
+                return int(_MATHS[type(sign)](left, right))
     raise ValueError("no arithmetic of whole numbers")
 
 
