@@ -3,8 +3,8 @@
 They are read leniently: what is no number is left out, for no size depends on it.
 """
 
+import math
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, get_type_hints
 
 from primus_search.declare.fields import Fields, key_table
@@ -38,7 +38,8 @@ def of_huggingface(fields: Fields, family: str) -> Constants:
     others += table["notes"].get(family, {}).items()
     names_scaling = any(isinstance(given.get(key), Mapping) for key in ROPE)
     scaling = plain if names_scaling else table["scaling"].get(family, {}) if "rope_theta" not in given else {}
-    return _built(values, _scaling(scaling) if has_positions or names_scaling else (), (*others, *more))
+    turned = _scaling(scaling) if has_positions or names_scaling else ()
+    return Constants(**values, rotary_scaling=turned, others=(*others, *more))
 
 
 def _rope(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
@@ -71,7 +72,7 @@ def of_megatron(fields: Fields) -> Constants:
         values["router_normalises"] = values["router_score"] != "softmax" or not given.get("moe_router_pre_softmax")
     if given.get("position_embedding_type") in ("none", "learned_absolute"):
         del values["rotary_base"]
-    return _built(values, _megatron_scaling(given), ())
+    return Constants(**values, rotary_scaling=_megatron_scaling(given), others=())
 
 
 CONSTANT_KEYS = frozenset({
@@ -108,32 +109,20 @@ def _activation(given: Mapping[str, Any]) -> str:
 
 def _listed(given: Mapping[str, Any], table: Mapping[str, list[str]]) -> dict[str, Any]:
     """Of each constant the first key that is given and that its type can hold."""
-    hints = get_type_hints(Constants)
-    found: dict[str, Any] = {}
+    hints, found = get_type_hints(Constants), dict[str, Any]()
     for name, keys in table.items():
-        for key in keys:
-            value = given.get(key)
-            is_number = hints[name] in (float, float | None)
-            value = _number(value) if is_number else value
-            if value is not None and _is_of(value, hints[name]):
-                found[name] = value
-                break
+        held = [value for key in keys if (value := _held(given.get(key), hints[name])) is not None]
+        if held:
+            found[name] = held[0]
     return found
 
 
-def _number(value: Any) -> float | None:
-    """A number, or a text that is one (`1e-06`, which YAML 1.1 takes for a text)."""
+def _held(value: Any, hint: Any) -> Any:
+    """A value as its type holds it, None where it cannot; a text may be a number (`1e-06`, a text to YAML 1.1)."""
+    if hint not in (float, float | None):
+        return value if isinstance(value, bool if hint == bool | None else str) else None
     try:
-        return None if isinstance(value, bool) or value is None else float(value)
-    except (TypeError, ValueError):
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except ValueError:
         return None
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    if hint in (float, float | None):
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    return isinstance(value, bool if hint == bool | None else str)
-
-
-def _built(values: Mapping[str, Any], scaling: tuple[Any, ...], others: tuple[Any, ...]) -> Constants:
-    return Constants(**values, rotary_scaling=scaling, others=others)
+    return number if math.isfinite(number) else None

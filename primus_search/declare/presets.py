@@ -121,8 +121,17 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
     if not isinstance(document.data, dict):
         raise InputError([document.problem((), "expected a model: num_layers, hidden, ...")])
     fields = Fields.of(document, document.data)
-    if "huggingface" in document.data:
-        return _published_configuration(document, fields, path, vocab_size)
+    build = _published_configuration if "huggingface" in document.data else _spelled
+    model = build(document, fields, path.stem, vocab_size)
+    title, published = fields.word("title", path.stem), _published(document, fields)
+    tokenizers = tuple(map(str, fields.items("tokenizers")))
+    if fields.problems:
+        raise InputError(fields.problems)
+    return Preset(title=title, model=model, published=published, tokenizers=tokenizers, path=path)
+
+
+def _spelled(document: Document, fields: Fields, name: str, vocab_size: int | None) -> Model:
+    """The model that is spelled in the fields of `Model`."""
     fields.refuse_unknown(_KEYS)
     values = fields.values_of(Model, _AS_IN_MODEL)
     num_layers, num_heads = values["num_layers"], values["num_heads"]
@@ -138,31 +147,18 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
         "constants": _constants(document, fields),
         "source": fields.word("source"),
     }
-    title = fields.word("title", path.stem)
-    published = _published(document, fields)
-    return Preset(
-        title=title,
-        model=build_model(fields, name=path.stem, **values),
-        published=published,
-        tokenizers=tuple(str(one) for one in fields.items("tokenizers")),
-        path=path,
-    )
+    fields.word("title", "")
+    _published(document, fields)
+    return build_model(fields, name=name, **values)
 
 
-def _published_configuration(document: Document, fields: Fields, path: Path, vocab_size: int | None) -> Preset:
-    """The preset of a model that is spelled as the sizes in its config.json, under `huggingface`."""
+def _published_configuration(document: Document, fields: Fields, name: str, vocab_size: int | None) -> Model:
+    """The model that is spelled as the sizes in its config.json, under `huggingface`."""
     from primus_search.declare import huggingface
 
     fields.refuse_unknown(("title", "source", "published", "tokenizers", "huggingface"))
     inner = Document(document.name, fields.anything("huggingface"), document.lines, document.origins)
-    model = replace(huggingface.from_document(inner, (), vocab_size), name=path.stem, source=fields.word("source"))
-    published = _published(document, fields)
-    if fields.problems:
-        raise InputError(fields.problems)
-    tokenizers = tuple(str(one) for one in fields.items("tokenizers"))
-    return Preset(
-        title=fields.word("title", path.stem), model=model, published=published, tokenizers=tokenizers, path=path
-    )
+    return replace(huggingface.from_document(inner, (), vocab_size), name=name, source=fields.word("source"))
 
 
 def _constants(document: Document, fields: Fields) -> Constants:
