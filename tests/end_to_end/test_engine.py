@@ -24,9 +24,14 @@ from primus_search.space import Space
 from tests.support.kills import TASK_ROWS, small_tasks, write_space
 
 
-def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def funnel(tmp_path_factory: pytest.TempPathFactory) -> Funnel:
+    """Forked into the workers of each engine."""
+    return Funnel(load_space(write_space(tmp_path_factory.mktemp("space"))), 10)
+
+
+def test_workers_lost_between_two_findings_are_replaced(funnel: Funnel) -> None:
     """They are missed when the next task is sent, not while one is waited for."""
-    funnel = Funnel(load_space(write_space(tmp_path)), 10)
     tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:12]
     engine = Processes(funnel, 2)
     try:
@@ -42,9 +47,8 @@ def test_workers_lost_between_two_findings_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, tmp_path: Path) -> None:
+def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, funnel: Funnel) -> None:
     """Workers that wait for work, or are just given some, hold nothing that the others or the end need."""
-    funnel = Funnel(load_space(write_space(tmp_path)), 10)
     tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:8]
     engine = Processes(funnel, 2)
     try:
@@ -59,12 +63,11 @@ def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, tmp_path:
     assert not multiprocessing.active_children()
 
 
-def test_what_a_worker_raises_is_raised_with_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_worker_raises_is_raised_with_where(funnel: Funnel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Funnel, task: Task, cut: Cut) -> Findings:
         raise ValueError("no such row")
 
     monkeypatch.setattr(Funnel, "evaluate", fails)
-    funnel = Funnel(load_space(write_space(tmp_path)), 10)
     engine = Processes(funnel, 2)
     with pytest.raises(ValueError, match="no such row") as caught, closing(engine):
         list(engine.map(plan_tasks(funnel, TASK_ROWS, promising_places(funnel)), lambda _: Shortlist.empty(10).cut))
@@ -143,5 +146,6 @@ def test_a_task_that_ends_every_worker_is_named_and_the_rest_answered(
 
 def test_a_search_whose_every_task_ends_its_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Funnel, "evaluate", lambda self, task, cut: os._exit(9))
-    with pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 8 times"):
+    monkeypatch.setattr("primus_search.exploration.engines.task_assignment.MAX_TRIES", 2)
+    with pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 2 times"):
         run_search(load_space(write_space(tmp_path)), Options(workers=2, keep=10))

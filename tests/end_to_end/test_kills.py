@@ -37,13 +37,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return run.space, run.answer(), run.num_tasks
 
 
-@pytest.mark.parametrize("count", HOW_OFTEN)
-def test_a_killed_driver_continues_to_the_same_files(
-    count: int, tmp_path: Path, whole: Whole, record_property: Record
-) -> None:
+@pytest.mark.full
+def test_a_killed_driver_continues_to_the_same_files(tmp_path: Path, whole: Whole, record_property: Record) -> None:
     space, answer, num_tasks = whole
-    before, with_a_task = shared_memory() if count > FEW else None, 0
-    for number, moment in enumerate(moments(count, 1, num_tasks)):
+    before, with_a_task = shared_memory(), 0
+    for number, moment in enumerate(moments(MOMENTS, 1, num_tasks)):
         run = Run(space, tmp_path / str(number), ("--workers", "2"))
         kill_at(run, moment)
         with_a_task += kills.recorded(run.folder) > 0
@@ -52,7 +50,7 @@ def test_a_killed_driver_continues_to_the_same_files(
         assert run.answer() == answer, f"killed at {moment}"
         assert_nothing_is_left(run, before)
     record_property("kills after the first finished task", with_a_task)
-    assert with_a_task >= WITH_A_TASK or count < MOMENTS
+    assert with_a_task >= WITH_A_TASK
 
 
 def shared_memory() -> set[str]:
@@ -105,6 +103,7 @@ def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Wh
     run.wait_until_gone()
     run.finish("--resume")
     assert run.answer() == answer
+    assert_nothing_is_left(run, None)
 
 
 @pytest.mark.parametrize("count", HOW_OFTEN)

@@ -28,6 +28,12 @@ from tests.end_to_end.test_search import ranking_of, searched, space_of
 METHODS = ("tpe", "nsga2", "nsga3", "qmc", "random")
 
 
+@pytest.fixture(autouse=True)
+def small_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a few thousand rows is walked to check a sampler, in place of 30,000."""
+    monkeypatch.setattr("primus_search.exploration.sampled.sampler_check.CHECK_ROWS", 3000)
+
+
 def wide_space(**changes: Any) -> Space:
     """85,000 legal candidates of a small model: too many to walk by chance, few enough to walk for the truth."""
     data = {

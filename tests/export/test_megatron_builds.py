@@ -26,6 +26,8 @@ AXES = {
     "schedule": ["1f1b", "interleaved"], "tp_overlap": False, "exchange_overlap": False, "deepep": False,
 }  # fmt: skip
 FEW, MANY = 3, 30
+FEWER = {"deepseek_v3": 1}
+"""Of a model whose 58 layers of 256 experts take seconds to make."""
 Case = tuple[LaunchJob, dict[str, object]]
 Builds = dict[str, list[Case]]
 
@@ -71,7 +73,8 @@ def chosen(model: str, count: int) -> list[LaunchJob]:
 
 def compare(models: Sequence[str], count: int, folder: Path) -> Builds:
     """Candidates of each model and what Megatron builds of them; it starts once for all, as that takes seconds."""
-    cases = [(model, job) for model in models for job in chosen(model, count)]
+    few = FEWER if count == FEW else {}
+    cases = [(model, job) for model in models for job in chosen(model, few.get(model, count))]
     files = [folder / f"{number}.sh" for number in range(len(cases))]
     for file, (_, job) in zip(files, cases, strict=True):
         file.write_text(launch_files(job).texts["megatron.sh"], encoding="utf-8")
@@ -95,7 +98,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Builds:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_megatron_builds_what_is_counted(model: str, sample: Builds) -> None:
-    agree(sample[model], FEW)
+    agree(sample[model], FEWER.get(model, FEW))
 
 
 @pytest.mark.full

@@ -13,6 +13,7 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.measure.device.device_table import COLUMNS, FULL, to_csv
 from primus_search.runs.calibrate.provenance import with_tables
 from tests.bench import bench_gpu
+from tests.support.simulated_gpu import run_here
 from tools.truth.training import SMALLEST
 
 
@@ -85,6 +86,7 @@ def flat_sweep(path, *, kind, gpu, sweep):
 def test_the_gpu_benchmark_reports_layers_steps_and_memory(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("primus_search.measure.device.device_table.measure_device", flat_sweep)
     monkeypatch.setattr("primus_search.measure.candidate_bench.devices_of_host", lambda: (1, 1))
+    run_here(monkeypatch)
     options = argparse.Namespace(hardware="h100", sweep="tiny", out=tmp_path, minutes=10.0)
     assert bench_gpu.run(options, "cpu", [SMALLEST]) == 0
     assert "layer: median error" in capsys.readouterr().out

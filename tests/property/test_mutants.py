@@ -43,9 +43,9 @@ from tests.support.small_runs import make_run
 
 ROOT = Path(__file__).parents[2]
 FEW = {"space": 30, "hardware": 40, "stack": 20, "model": 30, "huggingface": 40, "layers": 40, "tower": 40,
-       "experiment": 16, "baseline": 12, "sweep": 6, "log": 40, "learn": 20, "learn table": 4, "table": 12,
-       "records": 30, "run folder": 16, "next": 6, "tune": 12, "journal": 10, "search": 6,
-       "command line": 25}  # fmt: skip
+       "experiment": 16, "baseline": 12, "sweep": 6, "log": 40, "learn": 20, "learn table": 2, "table": 12,
+       "records": 30, "run folder": 16, "next": 4, "tune": 4, "journal": 10, "search": 6,
+       "command line": 15}  # fmt: skip
 ALL = {"space": 3000, "hardware": 2000, "stack": 1000, "model": 2000, "huggingface": 2500, "layers": 1500,
        "tower": 1500, "experiment": 1500, "baseline": 500, "sweep": 300, "log": 2500, "learn": 500,
        "learn table": 200, "table": 600, "records": 1000, "run folder": 1000, "next": 200, "tune": 400,

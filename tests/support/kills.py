@@ -84,7 +84,7 @@ SPACE = {
         "cp": 1,
         "pp": [1, 2, 4],
         "schedule": ["1f1b", "interleaved", "zb-h1"],
-        "micro_batch_size": [1, 2],
+        "micro_batch_size": 1,
         "sync_free_stage": [0, 1],
         "loss_fusion": True,
         "overlap_grad_reduce": True,

@@ -50,21 +50,8 @@ def verdicts(judge: str, files: list[Path], layers: int = 0) -> list[dict[str, A
     return verdicts_of([(judge, files, layers)])[0]
 
 
-FORKS = """
-import json, os, runpy, sys
-import torch, torch._dynamo, torch._inductor.utils, torch.distributed.checkpoint, torch.distributed.fsdp
-import torch.distributed.tensor, torch.utils.flop_counter
-for environment, out, *argv in json.load(sys.stdin):
-    child = os.fork()
-    if not child:
-        os.environ |= environment
-        os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT), 1)
-        sys.argv = argv
-        sys.path[0] = os.path.dirname(argv[0])
-        runpy.run_path(argv[0], run_name="__main__")
-    os.waitpid(child, 0)
-"""
-"""Runs the checks one after the other, each in a fork of a process that has imported torch: half of what they take."""
+FOLDERS = {"megatron-main": "megatron_lm_main", "megatron-pinned": "megatron_lm_pinned", "primus": "megatron_lm_pinned"}
+"""The Megatron that a check imports."""
 
 
 def verdicts_of(cases: list[tuple[str, list[Path], int]]) -> list[list[dict[str, Any]]]:
@@ -72,14 +59,13 @@ def verdicts_of(cases: list[tuple[str, list[Path], int]]) -> list[list[dict[str,
     assert CLIENTS is not None
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder, str(number)) for number in range(len(cases))]
-        runs = []
+        groups: dict[str, list[object]] = {}
         for out, (judge, files, layers) in zip(outs, cases, strict=True):
-            words = [str(CLIENTS / "accepts.py"), judge, *map(str, files)]
-            words += ["--layers", str(layers)] if judge == "torchtitan" else []
-            runs.append((_exported(files), str(out), *words))
-        subprocess.run(
-            [sys.executable, "-c", FORKS], input=json.dumps(runs), capture_output=True, text=True, check=True
-        )
+            words = [judge, *map(str, files)] + (["--layers", str(layers)] if judge == "torchtitan" else [])
+            groups.setdefault(FOLDERS.get(judge, ""), []).append((_exported(files), str(out), words))
+        command = [sys.executable, Path(__file__).with_name("judges.py"), CLIENTS]
+        text = json.dumps(list(groups.items()))
+        subprocess.run(command, input=text, capture_output=True, text=True, check=True)
         return [[json.loads(line) for line in out.read_text().splitlines() if line.startswith("{")] for out in outs]
 
 

@@ -6,7 +6,6 @@ ones, which hold the same parameters. Megatron's arguments are parsed and valida
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import math
@@ -16,13 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-
-def accepts(clients: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("accepts", clients / "accepts.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from judges import accepts, megatron
 
 
 def parsed(judge: Any, arguments: Any, file: Path) -> Any:
@@ -160,7 +153,7 @@ def main() -> None:
     judge = accepts(clients)
     noise = io.StringIO()
     with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-        arguments = judge.load_megatron(clients / "megatron_lm_pinned")
+        arguments = megatron(judge, clients / "megatron_lm_pinned")
         import torch
 
         torch.cuda.current_device = lambda: torch.device("meta")

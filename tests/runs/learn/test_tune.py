@@ -117,12 +117,19 @@ def written(folder: Path, event: str) -> set[tuple[str, int]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_five_kills_after_random_events_change_nothing(run: Path, tmp_path: Path, parallel: int) -> None:
+@pytest.mark.parametrize(
+    ("parallel", "kills"),
+    [
+        pytest.param(1, 2, marks=pytest.mark.slow),
+        pytest.param(2, 3, marks=pytest.mark.slow),
+        pytest.param(1, 10, marks=pytest.mark.full),
+        pytest.param(2, 10, marks=pytest.mark.full),
+    ],
+)
+def test_kills_after_random_events_change_nothing(run: Path, tmp_path: Path, parallel: int, kills: int) -> None:
     whole = looped(run, tmp_path / "whole", "slowly", trials=6, parallel=parallel)
     rng = random.Random(parallel)
-    for _ in range(5):
+    for _ in range(kills):
         event = rng.choice(list(EVENTS))
         before = written(tmp_path / "cut", event)
         words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]

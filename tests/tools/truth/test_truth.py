@@ -19,6 +19,7 @@ from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.rank_group import RankJob, run_jobs
 from primus_search.values.machine.cluster import Cluster
+from primus_search.values.workload import Workload
 from tools.truth.case_space import GPT, MOE, chosen, legal
 from tools.truth.rounds import pieces_of, training_job
 from tools.truth.truth_comparison import Found, steps_csv
@@ -26,6 +27,7 @@ from tools.truth.truth_report import Report, TruthRow
 
 COMMITTED = Path(__file__).resolve().parents[3] / "results" / "measurements" / "truth.json"
 TRAIN = "tools.truth.training:train"
+SHORT = Workload(seq_length=64, global_batch_size=4)
 DEVICE = load_hardware("h100")
 NETWORK = replace(DEVICE.network, gpus_per_node=2)
 TWO_DEVICES = Cluster(accelerator=DEVICE.accelerator, network=NETWORK, stack=load_stack("host"), num_nodes=1)
@@ -52,7 +54,7 @@ def trained():
         losses_job(GPT, "fsdp"),
         losses_job(GPT, "dp"),
         replace(losses_job(GPT, "dp"), function="tests.support.measure_faults:not_finite"),
-        training_job(one, steps=1, warmup=0, pieces=pieces_of(one)[:1], until=time.time() + 600.0),
+        training_job(one, 1, warmup=0, counted=1, pieces=pieces_of(one)[:1], until=time.time() + 600.0, workload=SHORT),
         losses_job(MOE, "dp", ep=2),
         training_job(one, steps=1, until=0.0),
     ]
