@@ -276,9 +276,9 @@ def hostile_night(name: str) -> Night:
     versions = dict.fromkeys(("primus-search", "python", "numpy"), "1")
     empty = {"entries": {}, "inputs": {}, "code": {}, "data": {}}
     state = BaselineState(**empty, accuracy=None, speed=0.0, runs_sha256="", versions=versions, commit=name)
-    place = {"source": Path("x"), "sha256": "", "baseline": Path("x")}
+    place = {"source": Path("x"), "baseline": Path("x")}
     return Night(
-        sweep=NightlySweep(name=name, **place, tolerances=Tolerances(), entries=()),
+        sweep=NightlySweep(name=name, **place, tolerances=Tolerances(), entries={}),
         state=state,
         baseline=Baseline(state=state, reasons=(Reason(date=name, commit=name, text=name),)),
         checks=(Check(entry=name, where=name, name=name, **failed),),
