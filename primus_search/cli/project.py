@@ -40,8 +40,7 @@ def project(
     from primus_search.cost.project import Projector
 
     projection = Projector(space.job, memory_margin=space.search.memory_margin).project(one)
-    figures = _figures(space, projection, one)
-    figures["notes"] = [*notes, *figures["notes"]]
+    figures = _figures(space, projection, one) | {"notes": notes}
     if not_modelled is not None:
         figures["not_modelled"] = not_modelled
     if trace is not None:
@@ -158,19 +157,10 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
     from primus_search.cost.projection import Verdict
     from primus_search.declare.evidence_files import load_ranges
     from primus_search.exploration.neighbours import figures_of
-    from primus_search.runs.learn.posterior import Reference
-    from primus_search.runs.validate.undescribed import undescribed_mixtures
 
     of, sure = figures_of(p, 0), confidence(space.model, space.cluster, one.fp8, p)
     job = space.workload
     feasible, fits = bool(p.fits[0]), float(sure.fits[0])
-    expected, low, high = (float(each[0]) for each in (sure.expected, sure.low, sure.high))
-    notes = list[str]()
-    if space.cluster.stack.is_assumed:
-        mixture = undescribed_mixtures([Reference(job=space.job, table=one)])[0]
-        mixed = mixture.rate(space.model, space.cluster.site)
-        expected, low, high = mixed.rate, mixed.low, mixed.high
-        notes.append(f"S{str(mixture)[1:]}.")
     return {
         "framework": space.framework.name,
         "workload": {"seq_length": job.seq_length, "global_batch_size": job.global_batch_size},
@@ -179,11 +169,11 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "step": {f"{name}_s": seconds for name, seconds in of.step.items()} | {"total_s": of.step_s},
         "tokens_per_s": float(p.tokens_per_s[0]),
         "tokens_per_s_per_gpu": of.tokens_per_s_per_gpu,
-        "expected_tokens_per_s_per_gpu": expected,
+        "expected_tokens_per_s_per_gpu": float(sure.expected[0]),
         "knowledge": str(sure.knowledge),
         "comparison": sure.comparison,
-        "tokens_per_s_per_gpu_low": low,
-        "tokens_per_s_per_gpu_high": high,
+        "tokens_per_s_per_gpu_low": float(sure.low[0]),
+        "tokens_per_s_per_gpu_high": float(sure.high[0]),
         "interval_runs": int(sure.runs[0]),
         "bubble_ratio": of.bubble_ratio,
         "mfu": of.mfu,
@@ -196,7 +186,6 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
         "measured_kernels": sentence(kernel_evidence(space.job, one)),
         "time_evidence": "projected",
         "memory_evidence": "projected",
-        "notes": notes,
     }
 
 

@@ -67,7 +67,7 @@ def search(
                 from primus_search.analysis.own_configuration import baseline_of
 
                 result = replace(result, baseline=baseline_of(result, baseline))
-            result = _with_mixture(answered(result))
+            result = answered(result)
             if on_result is not None:
                 on_result(result)
         except (KeyboardInterrupt, Interrupted):
@@ -92,21 +92,6 @@ def _with_own_runs(result: SearchResult) -> SearchResult:
     from primus_search.exploration.own_runs import with_own_runs  # reads tables, whose imports take a while
 
     return with_own_runs(result)
-
-
-def _with_mixture(result: SearchResult) -> SearchResult:
-    """The result with what software that nobody named may be, and the rate of the first row over all of it."""
-    ranking = result.ranking
-    cluster = ranking.choice.cluster
-    if not cluster.stack.is_assumed or result.answer is None:
-        return result
-    from primus_search.runs.learn.posterior import Reference
-    from primus_search.runs.validate.undescribed import undescribed_mixtures
-
-    mixture = undescribed_mixtures([Reference(job=ranking.job, table=ranking.candidates.take(slice(0, 1)))])[0]
-    mixed = mixture.rate(ranking.job.model, cluster.site)
-    text = f"S{str(mixture)[1:]}; row 1 {mixed.rate:,.0f} tokens/s/GPU, {mixed.low:,.0f} to {mixed.high:,.0f}."
-    return replace(result, answer=replace(result.answer, notes=(*result.answer.notes, text)))
 
 
 def keep_inputs(space: Space, folder: Path, baseline: Path | None = None, inputs: Snapshot | None = None) -> None:
