@@ -73,6 +73,7 @@ def _show(output: Path, shown: int) -> int:
 def main() -> int:
     """The exit code for the words of the command line."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that the job is cancelled
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a local job that inherits an ignored one goes on
     at = sys.argv.index("--")
     pairs = (word.partition("=")[::2] for word in sys.argv[2:at])
     parameters = {key: int(value) if value.isdecimal() else value for key, value in pairs}
