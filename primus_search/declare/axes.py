@@ -145,7 +145,7 @@ def _read_modules(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[
     if not isinstance(raw, str):
         return _read_detailed(reader, spec, raw, keys)
     details, detailed = _details(spec.knob)
-    if raw == detailed:
+    if detailed and raw == detailed:
         reader.imply(details[detailed], [ALL])
     known, parts = dict(spec.choices), raw.split("+")
     if not set(parts) <= set(known):

@@ -1,6 +1,7 @@
-"""Presets: named models, spelled in the fields of `model.Model`.
+"""Presets: named models, `spaces/models/*.yaml`.
 
-A preset (`spaces/models/*.yaml`) adds its title, its source and what its publisher says about its size.
+A preset holds the sizes of a model under `huggingface`, as in its config.json, or under `megatron`, as its arguments,
+with its title, its source and what its publisher says about its size.
 
 Vocabulary: frameworks pad the embedding so that tensor parallelism divides it. All readers pad to a multiple of
 `make_vocab_size_divisible_by` (128 where a file does not say, as Megatron does at TP 1). The further padding to 128*TP
@@ -12,32 +13,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
-from primus_search.declare.fields import Fields, per_layer
-from primus_search.declare.model_constants import of_huggingface
+from primus_search.declare.fields import Fields
 from primus_search.declare.search_path import FileKind, find, names, roots
 from primus_search.declare.source import Document, read
 from primus_search.values.machine.framework import Framework, Settings
-from primus_search.values.model import Constants, LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model import Constants, Model
 
 VOCAB_MULTIPLE = 128
-
-_AS_IN_MODEL = (
-    "num_layers", "hidden", "ffn_hidden", "num_heads", "is_gated", "is_tied", "has_linear_bias", "has_qkv_bias",
-    "has_qk_norm", "has_attention_sinks", "activation_clamp", "num_norms", "learned_positions", "num_mtp_layers",
-)  # fmt: skip
-_KEYS = (
-    *_AS_IN_MODEL, "title", "source", "published", "tokenizers", "num_kv_heads", "head_dim", "vocab_size", "latent",
-    "moe", "moe_layers", "windows", "norm", "constants",
-)  # fmt: skip
-_LATENT_KEYS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_MOE_KEYS = (
-    "num_experts", "top_k", "expert_ffn_hidden", "shared_ffn_hidden", "has_router_bias", "has_shared_gate",
-    "is_router_bias_buffer", "num_groups", "top_groups",
-)  # fmt: skip
+PRESET_KEYS = ("title", "source", "published", "tokenizers", "huggingface", "megatron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +105,8 @@ def build_model(fields: Fields, **values: Any) -> Model:
 
 def preset_from(document: Document, path: Path, vocab_size: int | None = None) -> Preset:
     """The preset a document spells; `path` names the model. vocab_size: instead of the preset's, before padding."""
-    if not isinstance(document.data, dict):
-        raise InputError([document.problem((), "expected a model: num_layers, hidden, ...")])
     fields = Fields.of(document, document.data)
-    build = _published_configuration if "huggingface" in document.data else _spelled
-    model = build(document, fields, path.stem, vocab_size)
+    model = _model_in(document, fields, path, vocab_size)
     title, published = fields.word("title", path.stem), _published(document, fields)
     tokenizers = tuple(map(str, fields.items("tokenizers")))
     if fields.problems:
@@ -130,88 +114,29 @@ def preset_from(document: Document, path: Path, vocab_size: int | None = None) -
     return Preset(title=title, model=model, published=published, tokenizers=tokenizers, path=path)
 
 
-def _spelled(document: Document, fields: Fields, name: str, vocab_size: int | None) -> Model:
-    """The model that is spelled in the fields of `Model`."""
-    fields.refuse_unknown(_KEYS)
-    values = fields.values_of(Model, _AS_IN_MODEL)
-    num_layers, num_heads = values["num_layers"], values["num_heads"]
-    values |= {
-        "num_kv_heads": fields.integer("num_kv_heads", num_heads),
-        "head_dim": fields.integer("head_dim", max(values["hidden"] // num_heads, 1)),
-        **vocabulary(vocab_size or fields.integer("vocab_size")),
-        "latent": _latent(document, fields),
-        "moe": _moe(document, fields),
-        "moe_layers": tuple(flag > 0 for flag in _per_layer(fields, "moe_layers", num_layers)),
-        "windows": _per_layer(fields, "windows", num_layers),
-        "norm": _norm(fields),
-        "constants": _constants(document, fields),
-        "source": fields.word("source"),
-    }
-    fields.word("title", "")
-    _published(document, fields)
-    return build_model(fields, name=name, **values)
+def _model_in(document: Document, fields: Fields, path: Path, vocab_size: int | None) -> Model:
+    """The model whose sizes stand under `huggingface`, as in its config.json, or under `megatron`, as its arguments."""
+    from primus_search.declare import huggingface, megatron_yaml
 
-
-def _published_configuration(document: Document, fields: Fields, name: str, vocab_size: int | None) -> Model:
-    """The model that is spelled as the sizes in its config.json, under `huggingface`."""
-    from primus_search.declare import huggingface
-
-    fields.refuse_unknown(("title", "source", "published", "tokenizers", "huggingface"))
-    inner = Document(document.name, fields.anything("huggingface"), document.lines, document.origins)
-    return replace(huggingface.from_document(inner, (), vocab_size), name=name, source=fields.word("source"))
-
-
-def _constants(document: Document, fields: Fields) -> Constants:
-    """Constants under the keys of config.json; `model_type` gives those of a class that are left out."""
-    data = fields.anything("constants")
-    if not isinstance(data, dict):
-        return Constants()
-    section = Fields.of(document, data, ("constants",), into=fields)
-    return of_huggingface(section, section.word("model_type", ""))
-
-
-def _per_layer(fields: Fields, key: str, num_layers: int) -> tuple[int, ...]:
-    return (per_layer(fields, key, num_layers) or ()) if fields.has(key) else ()
-
-
-def _norm(fields: Fields) -> Literal["rmsnorm", "layernorm"]:
-    norm = fields.word("norm", "rmsnorm")
-    if norm not in ("rmsnorm", "layernorm"):
-        fields.problem("norm", f"{norm!r} is not rmsnorm or layernorm")
-    return "layernorm" if norm == "layernorm" else "rmsnorm"
-
-
-def _section(document: Document, fields: Fields, key: str, known: tuple[str, ...]) -> Fields | None:
-    data = fields.anything(key)
-    if data is None:
-        return None
-    if not isinstance(data, dict):
-        fields.problem(key, f"expected a mapping with {', '.join(known)}")
-        return None
-    section = Fields.of(document, data, (key,), into=fields)
-    section.refuse_unknown(known)
-    return section
-
-
-def _latent(document: Document, fields: Fields) -> LatentAttention | None:
-    section = _section(document, fields, "latent", _LATENT_KEYS)
-    if section is None:
-        return None
-    return LatentAttention(
-        **{key: section.integer(key, least=0 if key == "q_lora_rank" else 1) for key in _LATENT_KEYS}
-    )
-
-
-def _moe(document: Document, fields: Fields) -> MixtureOfExperts | None:
-    section = _section(document, fields, "moe", _MOE_KEYS)
-    return None if section is None else MixtureOfExperts(**section.values_of(MixtureOfExperts, _MOE_KEYS))
+    fields.refuse_unknown(PRESET_KEYS)
+    kind = next((one for one in PRESET_KEYS[-2:] if one in document.data), None)
+    if kind is None:
+        what = "expected a model: the fields of its config.json under huggingface, or its arguments under megatron"
+        raise InputError([*fields.problems, document.problem((), what)])
+    inner = Document(document.name, fields.anything(kind), document.lines, document.origins)
+    if kind == "megatron":
+        model = megatron_yaml.from_document(inner, path, (), vocab_size)
+    else:
+        model = huggingface.from_document(inner, (), vocab_size)
+    return replace(model, name=path.stem, source=fields.word("source"))
 
 
 def _published(document: Document, fields: Fields) -> Published | None:
-    known = ("total_params_B", "active_params_B", "active_counts_embedding", "source")
-    section = _section(document, fields, "published", known)
-    if section is None:
+    data = fields.anything("published")
+    if data is None:
         return None
+    section = Fields.of(document, data, ("published",), into=fields)
+    section.refuse_unknown(("total_params_B", "active_params_B", "active_counts_embedding", "source"))
     return Published(
         total_params=section.number("total_params_B") * 1e9,
         active_params=section.number("active_params_B", 0.0) * 1e9,

@@ -14,7 +14,7 @@ from primus_search.declare.axes import AXIS
 from primus_search.declare.hardware_files import known_names
 from primus_search.declare.huggingface import FAMILIES
 from primus_search.declare.megatron_yaml import readable_keys
-from primus_search.declare.presets import _KEYS as PRESET_KEYS
+from primus_search.declare.presets import PRESET_KEYS
 from primus_search.declare.space_schema import SpaceFile
 from primus_search.space import Space
 
