@@ -392,6 +392,30 @@ def test_the_pipeline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
     assert page.complaints() == []
 
 
+def busy_s(page: Browser) -> float:
+    """Processor seconds of the page's main thread until the next frame is drawn."""
+    page.wait("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    found = page.command("Performance.getMetrics")["metrics"]
+    return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
+
+
+@in_browser
+def test_the_page_is_ready_in_a_second_and_a_filter_acts_in_a_tenth(run: Path) -> None:
+    """In processor time of the main thread, which other processes do not take; of a filter, the better of two."""
+    with browser() as other:
+        other.command("Performance.enable", timeDomain="threadTicks")
+        opened(other, run)
+        assert busy_s(other) <= 1.0
+        for wanted in ("fp8=none", "TP=2|4 schedule!=1f1b", "mbs>1 bubble<=5", "deepep TP2", ""):
+            taken = []
+            for _ in range(2):
+                type_filter(other, "GB>0")
+                before = busy_s(other)
+                type_filter(other, wanted)
+                taken.append(busy_s(other) - before)
+            assert min(taken) <= 0.1, (wanted, taken)
+
+
 @in_browser
 def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
     click(page, "#ranking tbody tr:nth-child(2) button")

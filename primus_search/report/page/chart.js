@@ -8,27 +8,41 @@ export const colourOf = code => PALETTE[code % PALETTE.length];
 
 export class Chart {
   #isDrawn = false;
+  #isSeen = false;
+  #isOld = false;
 
-  /** `frame` returns axes and what else stays while data change, `series` the data, each with an id. */
-  constructor(node, frame, series) {
-    Object.assign(this, {node, frame, series});
+  /** `frame` returns axes and what else stays while data change, `series` the data, each with an id; `after`: called when drawn. */
+  constructor(node, frame, series, after = () => {}) {
+    Object.assign(this, {node, frame, series, after});
     this.chart = echarts.init(node, null, {renderer: "canvas"});
     new ResizeObserver(() => this.chart.resize()).observe(node);
+    new IntersectionObserver(([entry]) => { this.#isSeen = entry.isIntersecting; if (this.#isSeen) this.#update(); }, {rootMargin: "200px"}).observe(node);
     matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => this.chart.setOption({...base(), ...frame(), series: series()}));
   }
 
+  /** Draw anew, once it is in sight. */
   draw() {
-    this.chart.setOption({...(this.#isDrawn ? {} : {...base(), ...this.frame()}), series: this.series()}, {replaceMerge: ["series"]});
+    this.#isOld = true;
+    if (this.#isSeen) this.#update();
+  }
+
+  #update() {
+    if (!this.#isOld) return;
+    this.chart.setOption({...(this.#isDrawn ? {} : {...base(), ...this.frame()}), series: this.series()}, {replaceMerge: ["series"], lazyUpdate: this.#isDrawn});
     this.#isDrawn = true;
+    this.#isOld = false;
+    this.after();
   }
 
   /** PNG of what is shown. */
   png(name) {
+    this.#update();
     download(name + ".png", this.chart.getDataURL({pixelRatio: 2, backgroundColor: css("--card")}));
   }
 
   /** SVG of what is shown: the same options drawn by the library's other renderer. */
   svg(name) {
+    this.#update();
     const size = {width: this.chart.getWidth(), height: this.chart.getHeight()};
     const drawing = echarts.init(null, null, {renderer: "svg", ssr: true, ...size});
     const {dataZoom} = this.chart.getOption();

@@ -26,7 +26,7 @@ export class Parallel {
     this.node.style.minWidth = AXIS_WIDTH * this.axes.length + "px";
     this.node.setAttribute("role", "img");
     this.node.setAttribute("aria-label", "Parallel coordinates of the knobs of the candidates; the filter takes the same ranges as text.");
-    this.view = new Chart(this.node, () => this.#frame(), () => this.#series());
+    this.view = new Chart(this.node, () => this.#frame(), () => this.#series(), () => this.#sync());
     this.view.chart.on("axisareaselected", event => { if (!this.#isSyncing) this.#selected(event); });
     byId("parallel-bar").append(...this.view.pictures("knobs"));
   }
@@ -35,7 +35,6 @@ export class Parallel {
     const near = this.#near(shown);
     this.#rows = this.#covering(near);
     this.view.draw();
-    this.#sync();
     byId("parallel-status").textContent = `${whole(this.#rows.length)} lines show every pair of neighbouring values of the ` +
       `${whole(near.length)} candidates within ${Math.round(100 * (1 - NEAR))} % of the fastest. Drag along an axis to select a range; it becomes a term of the filter.`;
   }
@@ -118,14 +117,11 @@ export class Parallel {
 
   /** Show the ranges of the filter on the axes. */
   #sync() {
+    const batch = this.axes.map(axis => ({parallelAxisId: axis.name, intervals: axis.figure ? this.#figureIntervals(axis) : this.#codedIntervals(axis)}))
+      .filter(({parallelAxisId, intervals}) => JSON.stringify(intervals) !== (this.#brushed.get(parallelAxisId) ?? "[]"));
+    for (const {parallelAxisId, intervals} of batch) this.#brushed.set(parallelAxisId, JSON.stringify(intervals));
     this.#isSyncing = true;
-    for (const axis of this.axes) {
-      const intervals = axis.figure ? this.#figureIntervals(axis) : this.#codedIntervals(axis), key = JSON.stringify(intervals);
-      if (key !== (this.#brushed.get(axis.name) ?? "[]")) {
-        this.#brushed.set(axis.name, key);
-        this.view.chart.dispatchAction({type: "axisAreaSelect", parallelAxisId: axis.name, intervals});
-      }
-    }
+    if (batch.length) this.view.chart.dispatchAction({type: "axisAreaSelect", batch});
     this.#isSyncing = false;
   }
 

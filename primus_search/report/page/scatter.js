@@ -6,6 +6,12 @@ import {chance, GB, gigabytes, whole} from "./format.js";
 const REACH = 14, ROOM = 0.04, VIEWED = 0.55;  // VIEWED: share of the fastest, the slowest in the first view
 const X = "memory_bytes", Y = "expected_tokens_per_s_per_gpu", PROJECTED = "tokens_per_s_per_gpu";
 
+/** Places of 32-bit numbers above 0, the smallest first: sorted as their bits, which rise with them, and the place in one number. */
+function risen(values) {
+  const keys = Float64Array.from(new Uint32Array(values.buffer), (bits, i) => bits * values.length + i).sort();
+  return Uint32Array.from(keys, key => key % values.length);
+}
+
 export class Scatter {
   #at = -1;
   #shown = new Uint32Array(0);
@@ -20,6 +26,7 @@ export class Scatter {
     this.view = new Chart(this.node, () => this.#frame(), () => this.#series());
     this.fronts = this.#fronts();
     this.#listen();
+    requestIdleCallback(() => this.#order());  // before the first filter needs it
     const select = button("Select a range", () => this.#select(!this.#isSelecting), {"aria-pressed": "false", id: "select"});
     this.selecting = select;
     byId("scatter-bar").append(select, button("+", () => this.#zoom(0.7), {"aria-label": "Zoom in"}),
@@ -56,13 +63,17 @@ export class Scatter {
 
   #byMemory(a, b) { return this.x[a] - this.x[b] || this.y[b] - this.y[a]; }
 
+  #order() { return this.order ??= risen(this.x); }
+
   #undominated(kind) {
-    this.order ??= Uint32Array.from(this.x, (_, i) => i).sort((a, b) => this.#byMemory(a, b));
-    const isShown = new Uint8Array(this.x.length), best = [], found = [];
+    const isShown = new Uint8Array(this.x.length), last = [], found = [];
     for (const i of this.#shown) isShown[i] = 1;
-    for (const i of this.order) {
-      if (!isShown[i] || this.y[i] <= (best[kind(i)] ?? -1)) continue;
-      best[kind(i)] = this.y[i];
+    for (const i of this.#order()) {
+      if (!isShown[i]) continue;
+      const one = kind(i), before = last[one];
+      if (this.y[i] <= (this.y[before] ?? -1)) continue;
+      if (this.x[i] === this.x[before]) found.splice(found.lastIndexOf(before), 1);
+      last[one] = i;
       found.push(i);
     }
     return found;
@@ -123,8 +134,9 @@ export class Scatter {
 
   /** Where the view begins: with the candidates near the fastest. */
   #first(values) {
-    const {min, max} = this.#range(values, values === this.x && this.limit && this.limit / GB);
-    const low = values === this.y ? VIEWED * max : this.y.reduce((least, y, i) => y >= VIEWED * this.#range(this.y).max ? Math.min(least, this.x[i]) : least, Infinity) - ROOM * (max - min);
+    const {min, max} = this.#range(values, values === this.x && this.limit && this.limit / GB), slowest = VIEWED * this.#range(this.y).max;
+    this.least ??= this.y.reduce((least, y, i) => y >= slowest && this.x[i] < least ? this.x[i] : least, Infinity);
+    const low = values === this.y ? slowest : this.least - ROOM * (max - min);
     return {start: Math.max(0, 100 * (low - min) / (max - min)), end: 100};
   }
 
