@@ -183,7 +183,7 @@ DEFAULT_URI = "mlruns"
 
 
 def track(folder: Path, uri: str = "", experiment: str = "primus-search", as_json: bool = False) -> None:
-    """Write a run, the trials of `tune` or a night to MLflow: numbers as metrics, words as parameters, files."""
+    """Write a run, the trials of `tune` or a night to MLflow or W&B: numbers as metrics, words as parameters."""
     from primus_search.report.tracking import send
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "") or DEFAULT_URI

@@ -1,10 +1,11 @@
-"""Runs, trials of `tune` and nights as runs of MLflow: numbers as metrics, words as parameters, files as artifacts."""
+"""Runs, trials of `tune` and nights as runs of MLflow or W&B: numbers as metrics, words as parameters, files."""
 
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ MOST_WORDS = 500  # characters of a parameter; the store of MLflow refuses longe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracked:
-    """One run of MLflow, with those inside of it."""
+    """One run of a tracker, with those inside of it."""
 
     name: str
     params: Mapping[str, str] = field(default_factory=dict)
@@ -93,23 +94,33 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def send(folder: Path, uri: str, experiment: str) -> list[str]:
-    """Write a folder to an MLflow store; returns the numbers of its runs, the folder's own first."""
-    if find_spec("mlflow") is None:
-        raise InputError([Problem("track", "needs MLflow; install it with: pip install 'primus-search[mlflow]'")])
+    """Write a folder to an MLflow store or to W&B; returns the numbers of its runs, the folder's own first.
+
+    uri: `wandb` is the server that W&B is logged in to, `wandb:FOLDER` a folder for `wandb sync`; any other is MLflow's.
+    """
+    name, _, place = uri.partition(":")
+    sink = name if name in SINKS else "mlflow"
+    package, title, write = SINKS[sink]
+    if find_spec(sink) is None:
+        what = f"needs {title}; install it with: pip install '{package}', or the extra primus-search[{sink}]"
+        raise InputError([Problem("track", what)])
     whole = tracked(folder)
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder is a store, too
-    import mlflow
-
+    library = import_module(sink)
     try:
-        client = mlflow.MlflowClient(tracking_uri=uri)
-        known = client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else client.create_experiment(experiment)
-        return list(_sent(client, number, whole, ""))
-    except (mlflow.exceptions.MlflowException, OSError) as error:
+        return list(write(library, whole, place if sink == name else uri, experiment))
+    except (OSError, library.Error if sink == "wandb" else library.exceptions.MlflowException) as error:
         raise InputError([Problem(f"--to {uri}", f"cannot be written to: {str(error)[:300]}")]) from None
 
 
-def _sent(client: Any, experiment: str, one: Tracked, parent: str) -> Iterator[str]:
+def _to_mlflow(mlflow: Any, whole: Tracked, uri: str, experiment: str) -> Iterator[str]:
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    known = client.get_experiment_by_name(experiment)
+    number = known.experiment_id if known else client.create_experiment(experiment)
+    yield from _of_mlflow(client, number, whole, "")
+
+
+def _of_mlflow(client: Any, experiment: str, one: Tracked, parent: str) -> Iterator[str]:
     tags = {"mlflow.parentRunId": parent} if parent else {}
     number = client.create_run(experiment, run_name=one.name, tags=tags).info.run_id
     for key, text in one.params.items():
@@ -121,4 +132,26 @@ def _sent(client: Any, experiment: str, one: Tracked, parent: str) -> Iterator[s
     client.set_terminated(number)
     yield number
     for child in one.inside:
-        yield from _sent(client, experiment, child, number)
+        yield from _of_mlflow(client, experiment, child, number)
+
+
+def _to_wandb(wandb: Any, one: Tracked, place: str, project: str, group: str = "") -> Iterator[str]:
+    """Runs of one project, those of one folder in one group; words are their configuration, numbers their summary."""
+    Path(place or ".").mkdir(parents=True, exist_ok=True)
+    where = {"mode": "offline", "dir": place} if place else {}
+    names = {"project": project, "name": one.name, "group": group or one.name}
+    quiet = wandb.Settings(silent=True, console="off")
+    with wandb.init(config=dict(one.params), settings=quiet, **names, **where) as run:
+        run.summary.update(dict(one.metrics))
+        for path in one.files:
+            run.save(path, base_path=path.parent, policy="now")
+        yield run.id
+    for child in one.inside:
+        yield from _to_wandb(wandb, child, place, project, names["group"])
+
+
+# Where a folder can be written to: the package of its library, how it is called, and what writes.
+SINKS: Mapping[str, tuple[str, str, Callable[[Any, Tracked, str, str], Iterator[str]]]] = {
+    "mlflow": ("mlflow-skinny>=3.0", "MLflow", _to_mlflow),
+    "wandb": ("wandb>=0.19", "W&B", _to_wandb),
+}

@@ -1,4 +1,4 @@
-"""Folders of run, tune and nightly as runs of MLflow."""
+"""Folders of run, tune and nightly as runs of MLflow and W&B."""
 
 import json
 from pathlib import Path
@@ -81,3 +81,25 @@ def test_mlflow_holds_what_was_sent(tmp_path: Path) -> None:
     assert [one.path for one in client.list_artifacts(first)] == ["launch.log"]
     (again,) = send(run_folder(tmp_path / "run"), uri, "loops")
     assert [one.path for one in client.list_artifacts(again)] == ["ranking.csv"]
+
+
+def test_wandb_holds_what_was_sent_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="needs the extra wandb")
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "WANDB_BASE_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # refuses every connection
+    numbers = send(tune_folder(tmp_path / "loop"), f"wandb:{tmp_path / 'store'}", "loops")
+    assert len(numbers) == 3
+    (records,) = (path.read_bytes() for path in (tmp_path / "store").glob(f"wandb/*/run-{numbers[0]}.wandb"))
+    (trial,) = (path for path in (tmp_path / "store").glob(f"wandb/offline-run-*-{numbers[1]}/files/launch.log"))
+    assert b"best.tokens_per_s_per_gpu" in records and b"1234.5" in records and b"loops" in records
+    assert trial.read_text() == "step 1\n"
+
+
+@pytest.mark.parametrize(("uri", "extra"), [("wandb", "wandb"), ("wandb:out", "wandb"), ("mlruns", "mlflow")])
+def test_a_tracker_that_is_not_installed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, extra: str
+) -> None:
+    monkeypatch.setattr("primus_search.report.tracking.find_spec", lambda name: None)
+    with pytest.raises(InputError) as caught:
+        send(run_folder(tmp_path / "run"), uri, "loops")
+    assert f"primus-search[{extra}]" in str(caught.value)

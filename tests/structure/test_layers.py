@@ -41,6 +41,7 @@ HOMES = {
     "matplotlib": ("report/notebook",),
     "plotext": ("report/frontier_text",),
     "mlflow": ("report/tracking",),
+    "wandb": ("report/tracking",),
     "submitit": ("runs/learn/submitted",),
     "jinja2": ("base/html_templates",),
     "numba": ("schedule/", "cost/", "exploration/"),
