@@ -96,7 +96,7 @@ def _json(path: Path) -> dict[str, Any]:
 def send(folder: Path, uri: str, experiment: str) -> list[str]:
     """Write a folder to an MLflow store or to W&B; returns the numbers of its runs, the folder's own first.
 
-    uri: `wandb` is the server that W&B is logged in to, `wandb:FOLDER` a folder for `wandb sync`; any other is MLflow's.
+    uri: `wandb` is the server that W&B is logged in to, `wandb:FOLDER` a folder for `wandb sync`; others are MLflow's.
     """
     name, _, place = uri.partition(":")
     sink = name if name in SINKS else "mlflow"
@@ -107,9 +107,10 @@ def send(folder: Path, uri: str, experiment: str) -> list[str]:
     whole = tracked(folder)
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder is a store, too
     library = import_module(sink)
+    refusal = library.Error if sink == "wandb" else library.exceptions.MlflowException
     try:
         return list(write(library, whole, place if sink == name else uri, experiment))
-    except (OSError, library.Error if sink == "wandb" else library.exceptions.MlflowException) as error:
+    except (OSError, refusal) as error:
         raise InputError([Problem(f"--to {uri}", f"cannot be written to: {str(error)[:300]}")]) from None
 
 
