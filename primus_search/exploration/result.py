@@ -150,7 +150,8 @@ class RankingTable:
         sure = np.flatnonzero(self.is_fit[order])[:1]
         if not sure.size:
             return order
-        before = np.flatnonzero(is_behind[order[: sure[0]]] == is_behind[order[sure[0]]])
+        faster = order[: sure[0]]
+        before = np.flatnonzero((is_behind[faster] == is_behind[order[sure[0]]]) & ~self.is_lost[faster])
         first = self._recommended(order, before, sure[0])
         if first == sure[0]:
             first = self._plainest(order, first)
@@ -167,7 +168,7 @@ class RankingTable:
         evidence = self.time_evidence[order]
         near = self.is_fit[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
         ran = (self.is_fit & self._is_timed_by(RUN))[order]
-        near &= (place < RANKED_ROWS) & (rate >= min(rate[ran].max(initial=0.0), rate[fastest]))
+        near &= (place < max(RANKED_ROWS, fastest + 1)) & (rate >= min(rate[ran].max(initial=0.0), rate[fastest]))
         seen = self.is_looked_at[order]
         places = np.flatnonzero(near & (seen | ~seen[fastest]))
         rows = self.candidates.take(order[places])

@@ -104,6 +104,14 @@ def test_a_row_at_risk_is_recommended_where_its_gain_times_its_probability_excee
     assert rows.take(rows.order).order.tolist() == list(range(len(rows)))
 
 
+def test_no_row_shown_not_to_fit_is_recommended_before_one_that_fits_far_behind(space: Space) -> None:
+    """The row that FITS stands behind all that are ranked: those shown not to fit are last of these, not behind it."""
+    shares = [1.0001, *[0.99] * RANKED_ROWS, 0.5]
+    rows = table(space, share_of_device=shares, slower=0.001, memory_evidence=np.array([TRACED, *[PROJECTED] * 1001]))
+    assert rows.is_lost[0] and rows.fits[0] > 0.4
+    assert rows.order[0] == 1 and rows.order[RANKED_ROWS - 1] == 0
+
+
 def test_a_row_that_was_run_fits_whatever_is_projected(space: Space) -> None:
     rows = table(space, share_of_device=[0.99, 0.6], time_evidence=(RUN, PROJECTED))
     assert rows.order.tolist() == [0, 1] and rows.confidence.fits[0] == 1.0

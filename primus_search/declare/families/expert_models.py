@@ -20,6 +20,26 @@ def qwen_experts(fields: Fields, values: Values) -> Values:
     return values | {"moe": replace(found, has_shared_gate=found.shared_ffn_hidden > 0), "moe_layers": layers}
 
 
+def flint(fields: Fields, values: Values) -> Values:
+    """Flint: Qwen's layers with sinks, a shared expert without a gate, dense layers first."""
+    if fields.anything("mlp_only_layers") is None:
+        fields.entries = {**fields.entries, "mlp_only_layers": Located([0, 1], fields.where)}
+    found = qwen_experts(fields, values)
+    return found | {"moe": replace(found["moe"], has_shared_gate=False)}
+
+
+def laguna(fields: Fields, values: Values) -> Values:
+    """Laguna: a gate per head or per channel, heads of each layer by a list."""
+    gating, heads = fields.anything("gating"), fields.whole_numbers("num_attention_heads_per_layer")
+    has_bias = fields.switch("attention_bias", False)
+    known = {"qk_norm": "head", "has_qkv_bias": has_bias, "has_output_bias": has_bias, "has_output_gate": True}
+    known |= {"is_gated_by_head": gating != "per-element"}
+    every = heads or [values["num_heads"]] * values["num_layers"]
+    windows = values["windows"] or (0,) * len(every)
+    made = [parts.attention(values, num_heads=n, window=w, **known) for n, w in zip(every, windows, strict=False)]
+    return values | {"mixers": parts.repeated(made)}
+
+
 def hunyuan_moe(fields: Fields, values: Values) -> Values:
     """Hunyuan A13B: a shared expert of the size of the others; lists give a value per layer, all alike."""
     for key in ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size"):

@@ -141,6 +141,21 @@ def kimi_linear(fields: Fields, values: Values) -> Values:
     }
 
 
+def olmo_hybrid(fields: Fields, values: Values) -> Values:
+    """OLMo Hybrid: three Gated DeltaNet layers to one of attention; keys of 3/4 of a head, values twice that."""
+    heads = fields.integer("linear_num_key_heads", values["num_heads"])
+    key_dim = fields.integer("linear_key_head_dim", int(0.75 * values["hidden"] / heads))
+    linear = GatedDeltaNet(
+        num_key_heads=heads,
+        num_value_heads=fields.integer("linear_num_value_heads", values["num_heads"]),
+        key_dim=key_dim,
+        value_dim=fields.integer("linear_value_head_dim", 2 * key_dim),
+        conv_kernel=fields.integer("linear_conv_kernel_dim", 4),
+    )
+    usual = [FULL if layer % 4 == 3 else LINEAR for layer in range(values["num_layers"])]
+    return values | {"mixers": parts.mixed(fields, {FULL: values["mixers"][0], LINEAR: linear}, usual)}
+
+
 def minimax(fields: Fields, values: Values) -> Values:
     """MiniMax-Text-01: lightning attention with softmax attention in between, experts everywhere."""
     block, window = fields.integer("block_size", 256), fields.integer("sliding_window", 0, least=0)

@@ -60,6 +60,8 @@ def values_by_row(fields: Fields, *, row: Mapping[str, Any], then: "Then | None"
 
 def _windows_by_row(fields: Fields, num_layers: int, row: Any) -> tuple[int, ...]:
     if isinstance(row, str) and row != "late":
+        if row == "stated" and not fields.items("layer_types"):
+            fields.problem("layer_types", "missing key layer_types")
         return windows(fields, num_layers, every=row == "all")
     if isinstance(row, dict):
         found = windows(fields, num_layers, every=False)

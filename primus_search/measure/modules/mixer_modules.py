@@ -54,7 +54,7 @@ class GatedAttentionModule(CoreAttention):
         queries = self.heads * mixer.head_dim
         keys = 0 if mixer.reuses_kv else self.kv_heads * mixer.head_dim
         values = 0 if mixer.reuses_kv or mixer.has_shared_kv else self.kv_heads * mixer.value_dim
-        self.widths = [queries, queries if mixer.has_output_gate else 0, keys, values]
+        self.widths = [queries, shard.share(mixer.gate_out), keys, values]
         self.qkv = Linear(hidden, sum(self.widths), bias=mixer.has_qkv_bias, ranks=self.ranks, fp8=shard.fp8)
         width, keeps = self.heads * mixer.value_dim, shard.shares_attention_output
         self.out = Linear(width, hidden, bias=mixer.has_output_bias, fp8=shard.fp8, keeps_input=keeps)
@@ -79,6 +79,8 @@ class GatedAttentionModule(CoreAttention):
             values = per_head(k if self.mixer.has_shared_kv else v, self.kv_heads)
             keys = self._turned(k, self.kv_heads, self.k_norm)
         out = self.attend(x, q, keys, values)
+        if self.mixer.is_gated_by_head:
+            gate = gate.repeat_interleave(self.mixer.value_dim, dim=-1)
         return scatter(self.out(gated(out, gate) if self.mixer.has_output_gate else out), self.ranks)
 
     def _turned(self, x: Tensor, heads: int, norm: Tensor | None) -> Tensor:

@@ -58,7 +58,8 @@ class Attention:
     window            tokens a query sees; 0: all before it
     chunk             attention inside chunks of that many tokens (Llama 4); 0: none
     qk_norm           a norm of queries and keys over each head, or over all heads together (OLMo 2, MiniMax-M2)
-    has_output_gate   queries come with a gate of their size on the output (Qwen3-Next, Qwen3.5)
+    has_output_gate   queries come with a gate on the output, of their size (Qwen3-Next, Qwen3.5)
+    is_gated_by_head  that gate is one number per head (Laguna)
     has_shared_kv     keys serve as values too (Gemma 4 global layers)
     reuses_kv         keys and values are those of an earlier layer (cross-layer sharing)
     indexer           selection of the keys a query reads, for sparse attention
@@ -75,6 +76,7 @@ class Attention:
     has_output_bias: bool = False
     has_sinks: bool = False
     has_output_gate: bool = False
+    is_gated_by_head: bool = False
     has_shared_kv: bool = False
     reuses_kv: bool = False
     indexer: Indexer | None = None
@@ -96,9 +98,13 @@ class Attention:
             return 0
         return self.num_kv_heads * (self.head_dim + (0 if self.has_shared_kv else self.value_dim))
 
+    @property
+    def gate_out(self) -> int:
+        """Columns of the gate's projection."""
+        return self.num_heads * (1 if self.is_gated_by_head else self.head_dim) if self.has_output_gate else 0
+
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
-        q_out = self.num_heads * self.head_dim * (2 if self.has_output_gate else 1)
-        queries = column("qkv", q_out, hidden)
+        queries = column("qkv", self.num_heads * self.head_dim + self.gate_out, hidden)
         keys = column("qkv", self.kv_out, hidden, limit=self.num_kv_heads)
         output = row("output", hidden, self.num_heads * self.value_dim)
         own = (queries, output) if self.reuses_kv else (queries, keys, output)
@@ -108,7 +114,7 @@ class Attention:
         q_out = self.num_heads * self.head_dim
         split = self.num_heads if self.has_sinks else 0
         if self.has_qkv_bias:
-            split += q_out * (2 if self.has_output_gate else 1) + self.kv_out
+            split += q_out + (0 if self.is_gated_by_head else self.gate_out) + self.kv_out
         if self.qk_norm == "all":
             split += q_out + (0 if self.reuses_kv else self.num_kv_heads * self.head_dim)
         whole = hidden if self.has_output_bias else 0

@@ -120,6 +120,7 @@ class Model:
     learned_positions rows of a learned position table, 0 for rotary or ALiBi
     has_linear_bias   bias on every linear (GPT-3, MPT, GPT-OSS); has_qkv_bias: on Q, K, V only (Qwen2)
     activation_clamp  largest gate and up value the activation lets through, 0 = no limit (GPT-OSS, arXiv:2508.10925)
+    activation_params scalars that the activation of a dense MLP learns (2 of xIELU, arXiv:2411.13010)
     num_norms         norms per layer over the hidden size (2; 4 where a model also normalises block outputs)
     num_mtp_layers    multi-token-prediction modules after the last layer (DeepSeek-V3, arXiv:2412.19437 section 2.2)
     mixers            one mixer or None per layer; empty: the declared attention everywhere
@@ -152,6 +153,7 @@ class Model:
     has_qk_norm: bool = False
     has_attention_sinks: bool = False
     activation_clamp: float = 0.0
+    activation_params: int = 0
     num_norms: int = 2
     learned_positions: int = 0
     num_mtp_layers: int = 0
@@ -386,7 +388,7 @@ class Model:
             gate = self.hidden if self.moe.has_shared_gate and self.moe.shared_ffn_hidden else 0
             return self.shared_expert_params - gate, whole + self.router_params + gate
         bias = self.hidden if self.has_linear_bias else 0
-        return self.mlp_params(self.ffn_hidden_of(kind)) - bias, whole + bias
+        return self.mlp_params(self.ffn_hidden_of(kind)) - bias, whole + bias + self.activation_params
 
     def layer_params(self, kind: LayerKind) -> int:
         """All parameters of one layer of that kind, every expert included."""
