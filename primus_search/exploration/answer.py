@@ -32,7 +32,7 @@ from primus_search.exploration.result import (
 from primus_search.schedule import algorithm
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
-from primus_search.values.knobs import KNOBS
+from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.knobs.values import PARALLEL
 from primus_search.values.machine.cluster import Accelerator
 
@@ -222,8 +222,12 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     covered = f"Measured here: {known}." + (f" Extrapolated: {gaps}." if gaps else "")
     found = [band, covered] if known else [f"{band} No part was measured on such a device."]
     if gain is not None and gain.gain > TIE:
-        switches = ", ".join(gain.switches)
-        found.append(f"No run had {switches} beside the others: of {gain.gain:+.0%}, {gain.expected:+.0%} counts.")
+        row, names = one.row(0), [text.partition("=")[0] for text in gain.switches]
+        switches = ", ".join(KNOB[name].in_words(row) for name in names)
+        found.append(
+            f"No measured run had {switches} with A's other switches: a gain of {gain.gain:.0%} is projected, "
+            f"{gain.expected:.0%} counted. Time A without it, too."
+        )
     found.append(f"Two runs of one job differ by {TIE:.0%}. Memory is {ranking.memory_evidence[0]}.")
     return tuple(found)
 

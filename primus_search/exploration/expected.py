@@ -98,8 +98,8 @@ class UnmeasuredGain:
 
     def __str__(self) -> str:
         return (
-            f"no measured run of {self.model} on {self.device} had {', '.join(self.switches)} beside its other "
-            f"switches; of {self.gain:+.0%} projected over {', '.join(self.instead)}, {self.expected:+.0%} is expected"
+            f"no measured run of {self.model} on {self.device} had {', '.join(self.switches)} with its other switches; "
+            f"a gain of {self.gain:.0%} over {', '.join(self.instead)} is projected, {self.expected:.0%} counted"
         )
 
 

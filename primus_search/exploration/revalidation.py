@@ -158,10 +158,7 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
     ranks = {int(row): rank for rank, row in enumerate(places, start=1)}
     notes = _notes(found) + [f"rank {ranks[row]}: {text}" for row, text in found.remarks.items()]
     ranking = changed.take(places)
-    seen, lost = ranking.is_looked_at, np.flatnonzero(ranking.is_lost)
-    if len(lost):
-        last = min(len(ranking), RANKED_ROWS)
-        notes.append(f"torch shows that ranks {last - len(lost) + 1} to {last} do not fit: they stand last")
+    seen = ranking.is_looked_at
     if seen.any() and not (seen & ranking.is_fit).any() and not seen[0]:
         notes.append(f"rank 1 was not traced: none of the {int(seen.sum())} rows that were FITS")
     return ranking, notes
