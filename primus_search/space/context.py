@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis, ClusterChoice, Space
-from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Degrees, Ints
+from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools, Candidates, Degrees, Ints
 from primus_search.values.job import Job
 from primus_search.values.layout import EVEN, Layout, layout_string, stage_layers
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
@@ -18,17 +18,28 @@ from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, Mo
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 
+OF_JOB: Mapping[str, Callable[[Job], int]] = {
+    "world": lambda job: job.cluster.world,
+    "nodes": lambda job: job.cluster.num_nodes,
+    "gpus_per_node": lambda job: job.cluster.network.gpus_per_node,
+    "gpus_per_domain": lambda job: job.cluster.network.domain_size,
+    "seq_length": lambda job: job.workload.seq_length,
+    "num_experts": lambda job: job.model.moe.num_experts if job.model.is_moe and job.model.moe else 1,
+    "expert_ffn_hidden": lambda job: job.model.moe.expert_ffn_hidden if job.model.moe else 1,
+    "num_mtp_layers": lambda job: job.model.num_mtp_layers,
+}
+"""Numbers of the cluster, the workload and the model that conditions may use, by name; one expert in a dense model."""
+
 DERIVED: Mapping[str, tuple[str, ...]] = {
     "dp": ("tp", "cp", "pp"),
     "edp": ("etp", "ep", "pp"),
     "microbatches": ("tp", "cp", "pp", "micro_batch_size"),
     "layers_per_stage": ("pp", "vpp"),
-    "world": (),
-    "nodes": (),
-    "gpus_per_node": (),
-    "gpus_per_domain": (),
+    "most_layers": ("pp", "vpp", "pipeline_layout"),
+    "cp_inner_ranks": ("cp_comm",),
+    **dict.fromkeys(OF_JOB, ()),
 }
-"""Columns that follow from axes, and from which."""
+"""Columns that follow from axes, and from which; those of a job from none."""
 
 FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_experts": lambda model: model.is_moe,
@@ -181,22 +192,14 @@ class Cells:
         return self._degrees
 
     def _derived(self, name: str) -> Column:
-        cluster = self.job.cluster
         match name:
-            case "dp":
-                return self.degrees.dp
-            case "edp":
-                return self.degrees.edp
-            case "microbatches":
-                return self.degrees.microbatches
+            case "dp" | "edp" | "microbatches":
+                found: Ints = self.degrees.__getattribute__(name)
+                return found
             case "layers_per_stage":
                 return self.job.model.num_layers // (self.ints("pp") * self.ints("vpp"))
-            case "world":
-                return np.full(self.length, cluster.world)
-            case "nodes":
-                return np.full(self.length, cluster.num_nodes)
-            case "gpus_per_node":
-                return np.full(self.length, cluster.network.gpus_per_node)
-            case "gpus_per_domain":
-                return np.full(self.length, cluster.network.domain_size)
-        raise KeyError(name)
+            case "most_layers":
+                return self.job.most_layers(self.ints("pp") * self.ints("vpp"), self.ints("pipeline_layout"))
+            case "cp_inner_ranks":
+                return INNER_RANKS[self.ints("cp_comm")]
+        return np.full(self.length, OF_JOB[name](self.job))

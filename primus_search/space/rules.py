@@ -32,8 +32,6 @@ from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"
-MOST_OVERLAPPED_MTP = 1
-"""MTP modules that overlapped expert exchange supports (Megatron-Core transformer_config.py)."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
@@ -87,42 +85,11 @@ def _declared_sizes(model: Model) -> list[int]:
     return [size for size in sizes if size]
 
 
-def ep_divides_experts(job: GridJob, c: Cells) -> Bools:
-    return divides_all(c["ep"], [job.model.moe.num_experts if job.model.is_moe and job.model.moe else 1])
-
-
-def etp_divides_expert(job: GridJob, c: Cells) -> Bools:
-    return divides_all(c["etp"], [job.model.moe.expert_ffn_hidden if job.model.moe else 1])
-
-
-def cp_splits_sequence(job: GridJob, c: Cells) -> Bools:
-    cp = c["cp"]
-    mask: Bools = (cp == 1) | (job.workload.seq_length % (2 * cp) == 0)
-    return mask
-
-
-def sequence_parallel_splits(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = ~c["sequence_parallel"].astype(bool) | (job.workload.seq_length % (c["tp"] * c["cp"]) == 0)
-    return mask
-
-
 def exchanges_whole_heads(job: GridJob, c: Cells) -> Bools:
     model = job.model
     ranks = np.where(c["cp_comm"] == CpComm.A2A, c["cp"], INNER_RANKS[c["cp_comm"]])
     sizes = [model.num_heads] if model.latent is not None else [model.num_heads, model.num_kv_heads]
     mask: Bools = (ranks == 0) | divides_all(c["tp"] * np.maximum(ranks, 1), sizes)
-    return mask
-
-
-def ring_has_whole_groups(job: GridJob, c: Cells) -> Bools:
-    inner, cp = INNER_RANKS[c["cp_comm"]], c["cp"]
-    mask: Bools = (inner == 0) | ((inner < cp) & (cp % np.maximum(inner, 1) == 0))
-    return mask
-
-
-def ring_of_groups_sees_everything(job: GridJob, c: Cells) -> Bools:
-    limited = any(job.model.windows) or job.model.has_attention_sinks
-    mask: Bools = (INNER_RANKS[c["cp_comm"]] == 0) | (not limited)
     return mask
 
 
@@ -175,10 +142,6 @@ def group_is_new(job: GridJob, c: Cells) -> Bools:
     return mask
 
 
-def layout_suits(job: GridJob, c: Cells) -> Bools:
-    return job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout")) > 0
-
-
 def layout_is_new(job: GridJob, c: Cells) -> Bools:
     return job.first_to_say_so(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
 
@@ -186,23 +149,12 @@ def layout_is_new(job: GridJob, c: Cells) -> Bools:
 # --- recompute and offload -------------------------------------------------------------------------------------------
 
 
-def recompute_layers(job: GridJob, c: Cells) -> Bools:
-    most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
-    return c["recompute_num_layers"] <= most
-
-
 def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
     if not job.has("recompute_num_layers", 0):
         return everywhere(c, True)
-    most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
     block = c["recompute_method"] == RecomputeMethod.BLOCK
-    mask: Bools = ~(block & (c["recompute_num_layers"] > 0) & (c["recompute_num_layers"] >= most))
+    mask: Bools = ~(block & (c["recompute_num_layers"] > 0) & (c["recompute_num_layers"] >= c["most_layers"]))
     return mask
-
-
-def offload_layers(job: GridJob, c: Cells) -> Bools:
-    most = job.most_layers(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
-    return c["offload_layers"] <= most
 
 
 def offloaded_modules(job: GridJob, c: Cells) -> Bools:
@@ -217,13 +169,6 @@ def offloaded_modules(job: GridJob, c: Cells) -> Bools:
 
 
 # --- experts ---------------------------------------------------------------------------------------------------------
-
-
-def exchange_overlap_exchanges(job: GridJob, c: Cells) -> Bools:
-    exchanges = (c["ep"] > 1) & job.model.is_moe & (job.model.num_mtp_layers <= MOST_OVERLAPPED_MTP)
-    is_full = (c.ints("recompute") & Recompute.FULL) != 0
-    mask: Bools = ~c["exchange_overlap"].astype(bool) | (exchanges & ~is_full)
-    return mask
 
 
 def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
