@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
     from primus_search.values.measured_run import MeasuredRun, RunTable
 
 
+SITE = "site"
+
+
 def learn(
-    files: list[Path] | None = None, name: str = "site", into: Path | None = None, framework: str | None = None,
+    files: list[Path] | None = None, name: str = SITE, into: Path | None = None, framework: str | None = None,
     hardware: str | None = None, model: str | None = None, base: str | None = None, dry_run: bool = False,
     as_json: bool = False,
 ) -> None:  # fmt: skip
@@ -53,6 +57,18 @@ def learn(
     else:
         _print_readings(readings)
         typer.echo(rendered("learned.txt", site=site, written=written), nl=False)
+
+
+def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -> Callable[[Path], str]:
+    """What writes the stack of some logs into a folder and returns its path. Raises `InputError` for unusable logs."""
+    from primus_search.runs.learn.logged_run import SaidBeside, read_files
+    from primus_search.runs.learn.site_files import learn_from, needed
+
+    readings, said = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
+    problems = [*readings.refused, *needed(readings, said, base)]
+    if problems:
+        raise InputError(problems)
+    return lambda folder: _write(learn_from(readings, SITE, said, base=base, folder=folder), folder, SITE)["stack"]
 
 
 def _table(path: Path) -> "RunTable":

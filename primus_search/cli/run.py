@@ -106,8 +106,8 @@ SPACE_FILE = "space.yaml"
 
 def ask(
     model: str, hardware: str, nodes: str, seq: int, batch: int, framework: str = "", stack: str = "",
-    now: Path | None = None, sets: list[str] | None = None, out: Path | None = None, bench: str = "",
-    force: bool = False, verbose: bool = False, json: bool = False,
+    now: Path | None = None, log: list[Path] | None = None, sets: list[str] | None = None, out: Path | None = None,
+    bench: str = "", force: bool = False, verbose: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Ask without a space file: the best configurations of a model on some nodes, everything else searched."""
     from primus_search.declare import make_space
@@ -118,8 +118,23 @@ def ask(
     }
     space = make_space(data, name="ask", overrides=sets or ())  # whatever is wrong is said before a file is written
     folder = out or default_folder(space.name)
+    learned = None
+    if log:
+        from primus_search.cli.learn import learner
+
+        learned = learner(log, hardware=data["hardware"], model=data["model"], base=stack or None)
     path = str(_space_file(folder, data, force))
-    run(path, sets=sets, bench=bench, out=folder, baseline=now, force=force, verbose=verbose, json=json)
+    run(
+        path,
+        stack=learned(folder.resolve()) if learned else "",
+        sets=sets,
+        bench=bench,
+        out=folder,
+        baseline=now,
+        force=force,
+        verbose=verbose,
+        json=json,
+    )
 
 
 def _space_of(model: str, hardware: str, nodes: str, seq: int, batch: int) -> dict[str, Any]:

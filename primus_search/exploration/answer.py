@@ -26,7 +26,7 @@ from primus_search.exploration.result import (
     RankingTable,
     SearchResult,
     is_on_cluster_of,
-    num_switches,
+    switch_names,
     traced_shortfall_bytes,
 )
 from primus_search.schedule import algorithm
@@ -450,12 +450,17 @@ def _wanted(first: Row) -> list[Wanted]:
         precision,
         (
             lambda row: f"sequences grow: {(first['memory_bytes'] - row['memory_bytes']) / GB:.0f} GB less",
-            lambda row: row["memory_bytes"] <= LESS_MEMORY * first["memory_bytes"] and number_format(row) == same,
+            lambda row: (
+                row["memory_bytes"] <= min(LESS_MEMORY * first["memory_bytes"], first["memory_bytes"] - GB)
+                and number_format(row) == same
+            ),
         ),
         (
             lambda row: "a switch of A fails",
             lambda row: (
-                number_format(row) == same and num_switches(row) < num_switches(first) and _split(row) == _split(first)
+                number_format(row) == same
+                and len(switch_names(row)) < len(switch_names(first))
+                and _split(row) == _split(first)
             ),
         ),
         (

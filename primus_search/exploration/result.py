@@ -299,12 +299,11 @@ def switches_of(rows: Candidates) -> Ints:
     return found + unusual[rows.schedule] * (rows.pp > 1) + uneven[rows.pipeline_layout]
 
 
-def num_switches(row: Mapping[str, Any]) -> int:
-    """`switches_of` one row of a table of words."""
-    counted: int = sum(row[knob.name] != knob.word(knob.default) for knob in _COUNTED)
-    return (
-        counted + int(row["pp"] > 1 and row["schedule"] not in USUAL_SCHEDULES) + int(row["pipeline_layout"] != "even")
-    )
+def switch_names(row: Mapping[str, Any]) -> list[str]:
+    """What `switches_of` counts of one row of a table of words."""
+    found = [knob.name for knob in _COUNTED if row[knob.name] != knob.word(knob.default)]
+    is_unusual = row["pp"] > 1 and row["schedule"] not in USUAL_SCHEDULES
+    return found + ["schedule"] * is_unusual + ["pipeline_layout"] * (row["pipeline_layout"] != "even")
 
 
 def num_dimensions(rows: Candidates) -> Ints:

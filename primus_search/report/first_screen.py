@@ -64,17 +64,20 @@ def _filled(text: str, head: str, indent: int = 0) -> list[str]:
 
 
 def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
-    """Letter, what differs, rate, memory and when to take it, in `room` lines where each has at least one."""
+    """Letter, what differs, rate, memory and when to take it, in `room` lines; choices without room are left out."""
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
     spare = room - len(chosen)
     for one in chosen:
-        columns = (one.what, _WHAT), (one.when, _WHEN)
-        most = min(max(len(textwrap.wrap(text, width)) for text, width in columns), 1 + max(spare, 0))
-        spare -= most - 1
-        words = (textwrap.wrap(text, width, max_lines=most, placeholder=" …") for text, width in columns)
-        heads = [(one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}")] + [("", "", "")] * (most - 1)
-        for (letter, rate, memory), (what, when) in zip(heads, zip_longest(*words, fillvalue=""), strict=True):
+        words = textwrap.wrap(one.what, _WHAT), textwrap.wrap(one.when, _WHEN)
+        spare -= max(map(len, words)) - 1
+        if spare < 0 and lines[1:]:
+            spare += max(map(len, words))
+            continue
+        figures = one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
+        for what, when in zip_longest(*words, fillvalue=""):
+            letter, rate, memory = figures
             lines.append(_row(letter, what, rate, memory, when))
+            figures = "", "", ""
     return lines
 
 

@@ -23,7 +23,7 @@ from primus_search.declare import load_space, make_space
 from primus_search.exploration.answer import answer_of, decide, in_words
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, values_of, word
-from primus_search.exploration.result import SearchResult, num_dimensions, num_switches, switches_of
+from primus_search.exploration.result import SearchResult, num_dimensions, switch_names, switches_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.complete_search import search
 from primus_search.report.first_screen import COLUMNS, LINES, first_screen
@@ -86,7 +86,7 @@ def test_inside_the_noise_the_plainest_row_is_recommended(result: SearchResult) 
     assert ranking.is_fit[0] and near[0] == 0
     assert keys[0] == min(keys)
     for place in near[:50].tolist():
-        assert num_switches(ranking.row(place)) == switches_of(ranking.candidates.take(np.array([place])))[0]
+        assert len(switch_names(ranking.row(place))) == switches_of(ranking.candidates.take(np.array([place])))[0]
 
 
 def test_choices_are_different_ideas_that_fit_and_say_when_to_take_them(result: SearchResult) -> None:

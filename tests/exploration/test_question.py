@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
+from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder
 from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -67,3 +69,11 @@ def test_results_beside_an_unfinished_run_say_so(finished: Path) -> None:
     with RunFolder.open(finished, resume=False):
         (finished / "journal.bin").write_bytes(b"")
     assert SavedRun.open(finished).note.startswith("a later run here has not ended; these are the results of 20")
+
+
+def test_a_log_that_is_no_run_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "notes.log").write_text("nothing of a training run\n")
+    words = ["ask", "llama3_8b", "h100", "--nodes", "1", "--seq", "8192", "--batch", "64", "--log"]
+    done = CliRunner().invoke(app, [*words, str(tmp_path / "notes.log"), "--out", str(tmp_path / "run")])
+    assert isinstance(done.exception, InputError) and "notes.log" in str(done.exception)
+    assert not (tmp_path / "run").exists()

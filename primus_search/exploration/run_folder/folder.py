@@ -46,6 +46,8 @@ KNOWN = (
     INPUTS,
     QUESTION,
     "space.yaml",
+    "site.yaml",
+    "site.runs.parquet",
     "exports",
     "report.html",
     "journal.bin",
