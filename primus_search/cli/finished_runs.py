@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,9 +148,17 @@ def bench(
     seconds: float = 60.0,
     save_benchmark: Path | None = None,
     load_benchmark: Path | None = None,
+    site: Path | None = None,
+    hardware: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """Measure the top candidates of a run with real torch layers on this machine, and rank them again."""
+    """Measure the top candidates of a run with real torch layers on this machine, and rank them again.
+
+    With --site: kernels and collectives of this node against what its hardware file expects.
+    """
+    if site is not None:
+        _compare_site(site, hardware, as_json)
+        return
     from primus_search.analysis.labels import short
     from primus_search.base.units import GB
     from primus_search.cli.output import must_exist
@@ -177,6 +186,25 @@ def bench(
         typer.echo(f"{rank:3d}  {name:{max(map(len, names))}s} {figures}  {evidence}")
     for note in notes:
         typer.echo(note)
+
+
+def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
+    """This node, or points recorded on one, beside its hardware file; what is slow, and what may be done about it."""
+    from primus_search.base.html_templates import rendered
+    from primus_search.cli.calibrate import measured_table
+    from primus_search.declare.hardware_files import HOST, load_hardware
+    from primus_search.runs.calibrate.predict import site_shares
+
+    if hardware is None:
+        raise InputError([Problem("--site", "needs --hardware: the file that describes these devices")])
+    if not table.exists():
+        measured_table("cpu" if hardware == HOST else "cuda", table, hardware, None)
+    found = load_hardware(hardware, where="--hardware")
+    shares = site_shares(table, found)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) | {"is_slow": one.is_slow} for one in shares], indent=2))
+    else:
+        typer.echo(rendered("site.txt", table=table, name=hardware, shares=shares), nl=False)
 
 
 DEFAULT_URI = "mlruns"

@@ -6,16 +6,20 @@ device whose peaks are that much higher; the efficiencies in the hardware file s
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.cost.laws import collectives
 from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.runs.calibrate.points import Direction, KernelKind, Point
+from primus_search.declare.hardware_files import Hardware
+from primus_search.runs.calibrate.points import Direction, KernelKind, Point, read_points, rows_of
 from primus_search.values.candidates import Floats, Fp8, GroupedGemm
 from primus_search.values.machine.cluster import Accelerator
 
@@ -136,3 +140,62 @@ def _attention_s(acc: Accelerator, direction: Direction, family: str, c: dict[st
         both: Floats = call.forward_s + call.backward_s
         return both
     return call.backward_s if direction is Direction.BACKWARD else call.forward_s
+
+
+# --- a site against its hardware file -----------------------------------------------------------------------------
+
+COLLECTIVES = {
+    name: getattr(collectives, f"{name}_s")
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+}
+SLOW = 0.9
+"""Share of the file's speed below which a site is slow: sweeps that a law is fitted to lie within 10 % of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteShare:
+    """How fast a site runs one kind of call: its median speed over that of the hardware file, and the range of it."""
+
+    what: str
+    num_points: int
+    share: float
+    low: float
+    high: float
+
+    @property
+    def is_slow(self) -> bool:
+        return self.share < SLOW
+
+
+def site_shares(path: Path, hardware: Hardware) -> list[SiteShare]:
+    """Measured points of one device against what its hardware file expects of it, by kind of call and number format.
+
+    path  CSV of `calibrate --device` or `bench --site`: kernels in TFLOP/s, collectives of one node in microseconds
+    Raises InputError where it holds no point of that device.
+    """
+    points = [point for point in read_points(path) if point.gpu == hardware.name]
+    shares: dict[str, list[float]] = {}
+    expected_s = PointTable(points).predict_s(hardware.accelerator) if points else ()
+    for point, seconds in zip(points, expected_s, strict=True):
+        form = "" if point.kind is KernelKind.ATTENTION else f" {'BF16' if point.code is Fp8.NONE else point.code.name}"
+        name = point.kind.name.replace("_", " ").lower().replace("gemm", "GEMM")
+        shares.setdefault(f"{name}{form}", []).append(seconds / point.seconds)
+    for row in rows_of(path):
+        if row["gpu"] == hardware.name and row["kind"] == "collective" and row["op"] in COLLECTIVES:
+            group = collectives.Group(int(row["num_gpus"]), 1)
+            seconds = float(COLLECTIVES[row["op"]](hardware.network, float(row["message_bytes"]), group))
+            shares.setdefault(f"{row['op'].replace('_', '-')} in a node", []).append(
+                seconds / (1e-6 * float(row["value"]))
+            )
+    if not shares:
+        raise InputError([Problem("--site", f"{path} has no point of {hardware.name}")])
+    return [
+        SiteShare(
+            what=what,
+            num_points=len(found),
+            share=float(np.median(found)),
+            low=float(min(found)),
+            high=float(max(found)),
+        )
+        for what, found in shares.items()
+    ]

@@ -11,9 +11,12 @@ from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
 from primus_search.cli import app
+from primus_search.cost.laws.collectives import Group, all_reduce_s
+from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind as Named
 from primus_search.declare.search_path import names
+from primus_search.measure.device.device_table import COLUMNS, to_csv
 from primus_search.runs.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, number_at
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point, read_points
 from primus_search.runs.calibrate.predict import PointTable
@@ -213,3 +216,29 @@ def test_the_command_refuses_a_missing_file_and_a_device_without_points(tmp_path
     sample = ROOT / "tests" / "oracle" / "data" / "kernel_points.csv"
     foreign = CliRunner().invoke(app, ["calibrate", "--measurements", str(sample), "--hardware", "mi250x"])
     assert isinstance(foreign.exception, InputError) and "no points of MI250X" in str(foreign.exception)
+
+
+def test_a_site_is_told_what_runs_slower_than_its_hardware_file(tmp_path: Path) -> None:
+    """Recorded points: products at the file's speed, all-reduce in the node at 61 % of it."""
+    hardware, size = load_hardware("h200"), float(1 << 28)
+    blank = dict.fromkeys(COLUMNS, "") | {"gpu": "H200", "dtype": "bf16", "source": "recorded"}
+    product = blank | {"kind": "gemm", "op": "fwd", "unit": "TFLOP/s", "m": 8192, "n": 4096, "k": 4096}
+    expected_s = float(gemm_s(hardware.accelerator, 8192.0, 4096.0, 4096.0, Fp8.NONE))
+    message_s = float(all_reduce_s(hardware.network, size, Group(8, 1)))
+    reduce = blank | {"kind": "collective", "op": "all_reduce", "unit": "us", "num_gpus": 8, "message_bytes": int(size)}
+    rows = [
+        product | {"value": 2.0 * 8192 * 4096 * 4096 / expected_s / 1e12},
+        reduce | {"value": 1e6 * message_s / 0.61},
+    ]
+    table = tmp_path / "site.csv"
+    table.write_text(to_csv(rows), encoding="utf-8")
+    found = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "h200", "--json"])
+    assert found.exit_code == 0, found.output
+    products, messages = json.loads(found.stdout)
+    assert products["share"] == pytest.approx(1.0, rel=1e-3) and not products["is_slow"]
+    assert messages["what"] == "all-reduce in a node" and messages["is_slow"]
+    assert messages["share"] == pytest.approx(0.61, rel=1e-3)
+    text = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "h200"]).stdout
+    assert "all-reduce in a node runs at 61% of what the file of h200 expects." in text
+    other = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "mi300x"])
+    assert isinstance(other.exception, InputError) and "has no point of MI300X" in str(other.exception)
