@@ -119,17 +119,12 @@ def _settings(assigned: Iterable[tuple[str, ast.expr]], known: Mapping[str, Any]
         except ValueError:
             continue
         fields = given if isinstance(given, dict) and not key else {key or section: given}
-        found |= {RENAMED.get(name, name): one for name, one in fields.items()}
+        found |= {listed.renamed.get(name, name): one for name, one in fields.items()}
     unlisted = {name: one for name, one in found.items() if name not in listed.irrelevant}
     return {name: one for name, one in unlisted.items() if one is not None and name not in DATA}
 
 
 DATA = ("random_seed", "split", "blend", "data_sharding", "num_dataset_builder_threads", "num_workers")
-RENAMED = {
-    "sequence_length": "seq_length",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-}
 
 
 def _layout(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ later parent over an earlier one. An experiment file names its model under `modu
 it under `overrides`. `${VAR:default}` is filled from the environment. The keys left out take the defaults of Primus'
 `language_model.yaml` (commit 0158a866), which every chain ends in; that file itself may therefore be absent.
 
-Vocabulary: `padded_vocab_size`, else `vocab_size` plus `vocab_extra_ids` padded to `make_vocab_size_divisible_by`
-(128), else that of the file's `tokenizer_model` (`tokenizers`). There is no silent default.
+Vocabulary: `padded_vocab_size`, else `vocab_size` plus `vocab_extra_ids`, else that of the file's `tokenizer_model`
+(`tokenizers`), padded to 128 or to the file's `make_vocab_size_divisible_by` times its tensor-parallel degree, as
+Megatron pads. There is no silent default.
 
 Every key is read, or listed in `spaces/keys/megatron.yaml` as one that decides no size, or refused by its name.
 """
@@ -324,7 +325,9 @@ def _vocabulary(fields: Fields, given: int | None) -> dict[str, int]:
     """Rows of the embedding, and how many of them pad it. given: what the user says instead of the file."""
     if fields.has("padded_vocab_size") and given is None:
         return {"vocab_size": fields.integer("padded_vocab_size")}
-    multiple = fields.integer("make_vocab_size_divisible_by", VOCAB_MULTIPLE)
+    key = "make_vocab_size_divisible_by"
+    multiple = fields.integer(key, VOCAB_MULTIPLE)
+    multiple *= fields.integer("tensor_model_parallel_size", 1) if fields.has(key) else 1
     return vocabulary(given if given is not None else _stated_vocabulary(fields), multiple)
 
 

@@ -1,6 +1,7 @@
 """What frameworks ship under a name: torchtitan's flavors and Megatron-Bridge's recipes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,12 @@ def test_a_job_file_of_every_flavor_is_read_whole(family: str, tmp_path: Path) -
         assert any("packed documents" in note for note in read.not_modelled) == name.endswith(
             ("_flex", "_varlen", "_flex_attn", "_varlen_attn")
         ), name
+
+
+def test_a_flavor_of_another_release_that_names_its_kernel_is_that_of_its_sizes() -> None:
+    found, usual = torchtitan.flavor("llama3:70B_flex_flash"), torchtitan.flavor("llama3:70B")
+    assert found and usual and found[1] == "flex_flash"
+    assert replace(found[0], name="") == replace(usual[0], name="")
 
 
 def test_a_flavor_that_torchtitan_does_not_register_is_refused(tmp_path: Path) -> None:

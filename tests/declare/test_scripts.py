@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare.launch.bash import Script
-from primus_search.declare.launch.experiments import read_experiment
+from primus_search.declare.launch.experiments import is_experiment, read_experiment
 from primus_search.export.experiment_space import space_of, start
 
 SIZES = """
@@ -252,3 +252,59 @@ def test_what_hangs_on_a_tokenizer_without_a_name_is_assumed_and_said(tmp_path: 
     found = read_experiment(written(tmp_path, text))
     assert found.world == 0
     assert found.assumed == ("vocab_size = 32000: the file names no vocabulary; --set vocab_size= changes it",)
+
+
+RECIPE = """#!/bin/bash
+#SBATCH --nodes=2
+TP=${TP:-2}
+ARGS="model.tensor_model_parallel_size=$TP train.global_batch_size=64"
+torchrun --nnodes 2 --nproc_per_node=8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config \\
+  $ARGS train.micro_batch_size=2 model.seq_length=4096 checkpoint.save=null
+"""
+
+
+def test_a_script_that_runs_a_recipe_is_the_recipe_with_its_overrides(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(RECIPE)
+    read, usual = read_experiment(script), read_experiment(Path("llama3_8b_pretrain_config"), 16)
+    assert (read.world, read.seq_length, read.global_batch_size, read.row["tp"]) == (16, 4096, 64, 2)
+    assert read.row | {"tp": 0, "micro_batch_size": 0} == usual.row | {"tp": 0, "micro_batch_size": 0}
+    assert read.model == usual.model and is_experiment(script)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            ("llama3_8b", "llama3_9b"),
+            "llama3_9b_pretrain_config is no recipe of Megatron-Bridge that is known; did you",
+        ),
+        (("model.seq_length", "model.num_layers"), "num_layers: another model than that of llama3_8b_pretrain_config"),
+        (("${TP:-2}", "$(nvidia-smi)"), "depends on "),
+    ],
+)
+def test_a_recipe_that_is_not_read_whole_is_refused(changes: tuple[str, str], what: str, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(RECIPE.replace(*changes))
+    with pytest.raises(InputError) as caught:
+        read_experiment(script)
+    assert what in str(caught.value)
+
+
+def test_a_vocabulary_is_padded_for_the_tensor_parallel_degree(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    text = (
+        "torchrun p.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --vocab-size 131072"
+    )
+    script.write_text(
+        f"{text} --max-position-embeddings 64 --tensor-model-parallel-size 8 --make-vocab-size-divisible-by 6400"
+    )
+    model = read_experiment(script, 8).model
+    assert model is not None and model.vocab_size == 3 * 6400 * 8  # Megatron's _vocab_size_with_padding
+
+
+def test_an_activation_with_trained_scales_is_refused_by_name(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    text = "torchrun p.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --vocab-size 128"
+    script.write_text(f"{text} --max-position-embeddings 64 --tensor-model-parallel-size 1 --xielu")
+    assert "xielu" in str(read_experiment(script, 8).model_problems)

@@ -266,7 +266,7 @@ def _written(framework: Framework, row: Mapping[str, Any], given: Settings, *, h
     if row["pp"] == 1:
         ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
     if "overlap_param_gather" in given or "overlap_param_gather" in framework.defaults:
-        hides = row["overlap_grad_reduce"] and row["sharding"] == "distributed_optimizer"
+        hides = row["overlap_grad_reduce"] and row["sharding"] in ("distributed_optimizer", "megatron_fsdp")
         ours.setdefault("overlap_param_gather", hides)
     return ours
 

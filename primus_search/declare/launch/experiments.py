@@ -4,8 +4,9 @@
     experiment.candidate.row(0)["ep"]
 
 Read are Primus experiments (Megatron and torchtitan back ends), Megatron scripts, lists of arguments and the dump of
-arguments in a log, and torchtitan job files. A key that no axis covers is listed in `not_modelled`, unless the contract
-of the framework or the list of known keys says that it changes neither time nor memory. Comments are never read.
+arguments in a log, recipes of Megatron-Bridge and scripts that run one, and torchtitan job files. A key that no axis
+covers is listed in `not_modelled`, unless the contract of the framework or the list of known keys says that it changes
+neither time nor memory. Comments are never read.
 """
 
 import json
@@ -26,7 +27,7 @@ from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch import megatron, torchtitan
 from primus_search.declare.launch.bash import UNSET
-from primus_search.declare.launch.contract import notes_of, translated, whole
+from primus_search.declare.launch.contract import notes_of, same, translated, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
@@ -39,7 +40,7 @@ from primus_search.declare.megatron_yaml import (
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import assumed_vocabulary, model_called, model_of_tokenizer, presets
-from primus_search.declare.source import Document, Keys, plain, read, shown
+from primus_search.declare.source import Document, Keys, did_you_mean, plain, read, shown
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
@@ -101,7 +102,7 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
     `InputError` where the file is none, or sets what cannot be read.
     """
     if is_recipe(path):
-        return _recipe(path, world, model)
+        return _recipe(path, world, model, path.name)
     text = read_text(path, most=MAX_TABLE_BYTES)
     with readable(shown(path)):
         if path.suffix == ".toml":
@@ -112,6 +113,9 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
             return _primus(path, world, model)
         if MODEL_ARGUMENTS.search(text):
             return _of_mapping(path, world, model)
+        if megatron.RUNS_RECIPE.search(text):
+            name, overrides, started = megatron.recipe_in(text, folder=path.parent)
+            return _recipe(path, world, model, name, overrides, started)
         if _has_arguments(text):
             return _megatron(path, text, world, model)
     what = (
@@ -122,7 +126,8 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
 
 def _has_arguments(text: str) -> bool:
     return (
-        "--tensor-model-parallel-size" in text
+        bool(megatron.RUNS_RECIPE.search(text))
+        or "--tensor-model-parallel-size" in text
         or "--micro-batch-size" in text
         or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS
     )
@@ -385,18 +390,27 @@ RECIPES = "nemo_recipes"
 
 def is_recipe(path: Path) -> bool:
     """Whether a path is no file and the name of a recipe."""
-    return _recipe_name(path) in key_table(RECIPES) and not path.exists()
+    return path.name.removesuffix("_config") in key_table(RECIPES) and not path.exists()
 
 
-def _recipe_name(path: Path) -> str:
-    return path.name.removesuffix("_config")
+def _recipe(
+    path: Path, world: int, model: Model | None, name: str, overrides: Settings = NOTHING, started: int = 0
+) -> Experiment:
+    """The job of a recipe with the settings that a script overrides, and the GPUs that it starts.
 
-
-def _recipe(path: Path, world: int, model: Model | None) -> Experiment:
-    """The job of a recipe as it is, without overrides."""
-    recipe = key_table(RECIPES)[_recipe_name(path)]
+    Raises ValueError for a recipe that is not known, and for overrides of its model, which no preset follows.
+    """
+    recipe, framework = key_table(RECIPES).get(name.removesuffix("_config")), load_framework("nemo")
+    if recipe is None:
+        raise ValueError(
+            f"{name} is no recipe of Megatron-Bridge that is known{did_you_mean(name, key_table(RECIPES))}"
+        )
+    changed, _ = translated(framework, overrides)
+    sizes = sorted(k for k in model_keys() & changed.keys() if not same(changed[k], recipe["settings"].get(k)))
+    if sizes and model is None:
+        raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
     model = model or model_of_tokenizer(recipe["model"])
-    read = of_settings(path, load_framework("nemo"), recipe["settings"], world, model)
+    read = of_settings(path, framework, recipe["settings"] | changed, started or world, model, started)
     if model is not None:
         return read
     what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"
@@ -432,7 +446,7 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
     if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
         return None, (Problem(shown(path), "names no model: num_layers is missing"),)
     # What makes layers of another kind is read or refused, never left out.
-    known = model_keys() | CONSTANT_KEYS
+    known = model_keys() | CONSTANT_KEYS | {"tensor_model_parallel_size"}
     sizes = {key: _typed(value) for key, value in found.items() if key in known}
     if sizes.get("encoder_num_layers") == sizes.get("num_layers"):  # so decoders are printed, too
         sizes.pop("encoder_num_layers", None)

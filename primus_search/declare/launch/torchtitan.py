@@ -7,6 +7,7 @@ model_of_module(Path("primus_search_model.py").read_text())
 """
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -193,20 +194,28 @@ def _plain(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
+KERNEL = re.compile(r"_((?:flex|varlen|sdpa)(?:_attn|_flash)?)$")
+
+
 def flavor(name: str) -> tuple[Model, str] | None:
     """The model that torchtitan registers as `family:flavor`; None for another name.
 
     Beside it the kernel of its attention, where a flavor of the same sizes has the usual one.
 
-    Of `spaces/keys/torchtitan_flavors.yaml`.
+    Of `spaces/keys/torchtitan_flavors.yaml`; a flavor of another release that only names its kernel is that of its
+    sizes (`70B_flex_flash`).
     """
     family, _, flavor = name.partition(":")
     registered = key_table("torchtitan_flavors").get(family, {"flavors": {}})
+    called = f"{family}_{flavor}".lower().replace("-", "_")
+    named = "" if flavor in registered["flavors"] else (found := KERNEL.search(flavor)) and found[1]
+    flavor = flavor.removesuffix(f"_{named}")
     if flavor not in registered["flavors"]:
         return None
     fields = {**registered["defaults"], **registered["flavors"][flavor]}
-    called = f"{family}_{flavor}".lower().replace("-", "_")
     kernel = fields.pop("attn_type", "")
+    if named:
+        return replace(model_of(family, fields), name=called), str(named)
     twins = ({"attn_type": "sdpa", **registered["defaults"], **one} for one in registered["flavors"].values())
     has_twin = any(one.pop("attn_type") != kernel and one == fields for one in twins)
     return replace(model_of(family, fields), name=called), str(kernel) if has_twin and kernel != "sdpa" else ""
