@@ -48,7 +48,7 @@ def from_document(document: Document, ignore: Collection[str] = (), vocab_size: 
     values = FAMILIES[family](fields)
     fields.read.update(filled)
     values["constants"] = of_huggingface(fields, family)
-    values["towers"] = towers(outer, outer_family, values) if has_text else ()
+    values["towers"] = towers(outer, outer_family, values)
     known = known_keys("huggingface")
     for section in (outer, fields) if has_text else (fields,):
         section.read.update(
