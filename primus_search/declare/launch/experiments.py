@@ -487,34 +487,25 @@ def _torchtitan(
     loaded = model or _flavor(framework, found) or _imported(path, found)
     problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
     row, keys = torchtitan.words(framework, found, loaded, world)
-    ours = {"job.description", "job.dump_folder", "model.name", "model.flavor", "experimental.custom_import"}
-    keys |= ours | {"training.steps"}
-    renamed = {"seq_length": "training.seq_len", "global_batch_size": "training.global_batch_size"}
-    sizes = {name: found.get(key, framework.defaults.get(key)) for name, key in renamed.items()}
-    if int(str(sizes["global_batch_size"] or -1)) < 0:
-        local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
-        ranks = row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
-        sizes["global_batch_size"] = local * (world // ranks) if world else None
-    started = torchtitan.devices(found, row | {"pp": row.get("pp", 1)})
-    compiled = torchtitan.compiled(found, framework.defaults)
+    set_for = {name: found.get(key, framework.defaults.get(key)) for name, key in torchtitan.SIZES.items()}
+    local, ranks = int(str(set_for["local_batch_size"])), row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
+    if int(str(set_for["global_batch_size"] or -1)) < 0:
+        set_for["global_batch_size"] = local * (world // ranks) if world else None
+    started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
     read = experiment_of(
-        path, framework, row, sizes, given, keys, (loaded, problems), started, origin, is_whole=is_whole
+        path, framework, row, set_for, given, keys, (loaded, problems), started, origin, is_whole=is_whole
     )
     keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
-    notes = tuple(note for note in read.not_modelled if not note.startswith(keys_of_variant))
-    local = int(str(found.get("training.local_batch_size", framework.defaults["training.local_batch_size"])))
-    ranks = row.get("tp", 1) * row.get("cp", 1) * row.get("pp", 1)
-    whole_batch = int(str(sizes["global_batch_size"] or 0)) * ranks
-    if row.get("pp", 1) > 1 and started and whole_batch != local * started:
-        flushes = f"projected as {whole_batch // started}: the pipeline is emptied once a step"
-        notes = (*notes, f"training.local_batch_size: {local} ({flushes})")
+    notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]
+    if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
+        flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
+        notes.append(f"training.local_batch_size: {local} ({flushes})")
     registered = None if model else torchtitan.flavor(_flavor_name(found))
     if registered and registered[1]:
-        kernel = (
-            f"model.flavor: {found['model.flavor']} (not priced: attention by {registered[1]} over packed documents)"
-        )
-        notes = (*notes, f"model.flavor: {found['model.flavor']} ({kernel})")
-    return replace(read, not_modelled=notes, variant="" if "model" in compiled else torchtitan.EAGER)
+        flavor = f"model.flavor: {found['model.flavor']}"
+        notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
+    is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
+    return replace(read, not_modelled=tuple(notes), variant=torchtitan.EAGER if is_eager else "")
 
 
 def _namesake(path: Path, name: str) -> Model | None:

@@ -36,10 +36,13 @@ COMPILE, COMPONENTS = "compile.enable", "compile.components"
 EAGER = "eager"
 """The variant of a stack whose blocks are not compiled."""
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
-READ = {
-    "training.local_batch_size", "training.global_batch_size", "training.seq_len", COMPILE, COMPONENTS,
-    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
-}  # fmt: skip
+SIZES = {name: f"training.{key}" for name, key in (("seq_length", "seq_len"),
+         ("global_batch_size", "global_batch_size"), ("local_batch_size", "local_batch_size"))}  # fmt: skip
+COPIES, SHARDS = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
+READ = {*SIZES.values(), COMPILE, COMPONENTS, COPIES, SHARDS}
+OWN = {"job.description", "job.dump_folder", "model.name", "model.flavor", "experimental.custom_import",
+       "training.steps"}  # fmt: skip
+"""Keys of which no time and no memory follows."""
 
 
 def words(framework: Framework, found: Settings, model: Model | None, world: int) -> tuple[dict[str, Any], set[str]]:
@@ -52,10 +55,10 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
     row |= _recompute(framework, found, model, pp * row["vpp"])
     read |= knobs["recompute"].keys
     if pp == 1:
-        local = _get(found, defaults, "training.local_batch_size")
-        row["micro_batch_size"] = whole("training.local_batch_size", local, least=1)
+        key = SIZES["local_batch_size"]
+        row["micro_batch_size"] = whole(key, _get(found, defaults, key), least=1)
     row |= _sharding(found, defaults, row, world)
-    read |= READ
+    read |= READ | OWN
     row["loss_fusion"] = "loss" in compiled(found, defaults)
     return row, read
 
@@ -86,25 +89,22 @@ def _recompute(framework: Framework, found: Settings, model: Model | None, stage
 
 
 def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:
-    replicas = whole(
-        "data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1), least=1
-    )
-    shard = whole("data_parallel_shard_degree", _get(found, defaults, "parallelism.data_parallel_shard_degree"))
-    cp = row.get("cp", 1)
-    ranks = row.get("tp", 1) * cp * row.get("pp", 1)
-    shard = world // (ranks * replicas) if shard < 0 else shard
-    if shard * cp <= 1:
-        return {"sharding": "none"}
-    return sharded(replicas, shard * cp)
+    copies, shard = _copies(found), whole(SHARDS, _get(found, defaults, SHARDS))
+    shard = world // (_ranks(row) * copies) if shard < 0 else shard
+    return sharded(copies, shard * row.get("cp", 1)) if shard * row.get("cp", 1) > 1 else {"sharding": "none"}
+
+
+def _copies(found: Settings) -> int:
+    return whole(COPIES, found.get(COPIES, 1), least=1)
+
+
+def _ranks(row: Mapping[str, Any]) -> int:
+    return int(row.get("tp", 1)) * int(row.get("cp", 1)) * int(row.get("pp", 1))
 
 
 def devices(found: Settings, row: Mapping[str, Any]) -> int:
     """GPUs that the degrees of a job file multiply to; 0 where the sharded copy takes what is left."""
-    shard = whole("data_parallel_shard_degree", found.get("parallelism.data_parallel_shard_degree", -1))
-    replicas = whole(
-        "data_parallel_replicate_degree", found.get("parallelism.data_parallel_replicate_degree", 1), least=1
-    )
-    return shard * replicas * int(row.get("tp", 1)) * int(row.get("cp", 1)) * int(row["pp"]) if shard > 0 else 0
+    return max(whole(SHARDS, found.get(SHARDS, -1)), 0) * _copies(found) * _ranks(row)
 
 
 def _pipeline_words(
