@@ -26,6 +26,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence
+from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.records import Reading, build
 from primus_search.declare.search_path import roots
 from primus_search.declare.source import Document, read
@@ -35,40 +36,24 @@ from primus_search.values.machine.cluster import GROUPED, KernelTable, Range, Ra
 from primus_search.values.machine.stack import SiteErrors
 
 RANGES = "hardware/ranges"
-_KEYS = ("points", "low", "high", "source")
 
 
 @lru_cache(maxsize=1)
 def load_ranges() -> Ranges:
     """Every range in reach; an owner in an earlier root hides the same owner in a later one."""
     found: dict[str, dict[str, Range]] = {}
-    problems: list[Problem] = []
     for root in roots():
         mine: dict[str, dict[str, Range]] = {}
         for path in sorted((root / RANGES).glob("*.yaml")):
             document = read(path)
-            owners = document.data if isinstance(document.data, dict) else {}
+            try:
+                owners = from_plain(dict[str, dict[str, Range]], document.data or {})
+            except ValueError as error:
+                raise InputError([document.problem((), str(error))]) from None
             for owner, kinds in owners.items():
-                for kind, raw in (kinds if isinstance(kinds, dict) else {}).items():
-                    try:
-                        mine.setdefault(owner, {})[kind] = _range(raw)
-                    except (TypeError, ValueError) as error:
-                        problems.append(_problem(document, owner, kind, error))
+                mine.setdefault(owner, {}).update(kinds)
         found = mine | found
-    if problems:
-        raise InputError(problems)
     return found
-
-
-def _range(raw: Any) -> Range:
-    if not isinstance(raw, dict) or set(raw) != set(_KEYS):
-        raise ValueError(f"expected {{{', '.join(_KEYS)}}}")
-    low, high = (tuple(float(size) for size in raw[name]) for name in ("low", "high"))
-    return Range(points=int(raw["points"]), low=low, high=high, source=str(raw["source"]))
-
-
-def _problem(document: Document, owner: str, kind: str, error: Exception) -> Problem:
-    return document.problem((owner, kind), str(error))
 
 
 SWITCH_FOLDER = "hardware/switches"

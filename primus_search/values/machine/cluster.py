@@ -94,8 +94,8 @@ class Range:
     """A box of sizes in which so many points were measured, and where they are from."""
 
     points: int
-    low: Sequence[float]
-    high: Sequence[float]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
     source: str
 
     def __post_init__(self) -> None:
