@@ -122,7 +122,6 @@ def _searched(space: Space, options: Options) -> SearchResult:
         is_complete=collected.is_complete,
         seconds=time.perf_counter() - started,
         peak_rss_bytes=peak_rss_bytes(),
-        sampler_check=collected.sampler_check,
         notes=(*collected.notes, *unproven),
         interrupted_by=collected.interrupted_by,
         keep=max(options.keep, space.search.top_k),
@@ -142,8 +141,6 @@ def _planned(
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
             tasks = plan_tasks(funnel, journal.task_rows if journal else rows, results([promising])[0])
-            if options.folder and journal:
-                options.folder.refuse_untrue(journal, funnel, tasks)
             aside.shutdown()  # an engine may fork, which a second thread would not survive
             yield engine, tasks, journal
 

@@ -341,20 +341,6 @@ class ClusterResult:
         return float(self.ranking.expected_rate[0]) if len(self.ranking) else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerCheck:
-    """How good the sampler is where the truth is known: an enumerable part of the same space.
-
-    regret         share of tokens/s the sampler's best misses of the true best, on `rows` candidates
-    hypervolume    share of the true frontier's hypervolume that the sampler's frontier covers
-    """
-
-    rows: int
-    evaluations: int
-    regret: float
-    hypervolume: float
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SearchResult:
     """The answer of one search. `exact`: the ranking is the true optimum of the model over the whole space.
@@ -380,7 +366,6 @@ class SearchResult:
     is_complete: bool
     seconds: float
     peak_rss_bytes: float
-    sampler_check: SamplerCheck | None = None
     notes: tuple[str, ...] = ()
     interrupted_by: int = 0
     baseline: OwnConfiguration | None = None

@@ -17,8 +17,8 @@ from primus_search.exploration.exhaustive.collect import Budget, Tick, leaders
 from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Shortlist
 from primus_search.exploration.findings import Findings
-from primus_search.exploration.sampled.sampler_check import hypervolume_share, regret
 from primus_search.exploration.sampled.samplers import run_sampler
+from tests.support.sampler_truth import hypervolume_share, regret
 
 SPACES = ("llama3.1_405b_h100", "mixtral_8x22b", "deepseek_v2_mi355x")
 METHODS = ("tpe", "nsga2")

@@ -87,7 +87,6 @@ def run(words: list[str]) -> tuple[int, str]:
 def test_marked_examples_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEARCH_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("primus_search.exploration.sampled.sampler_check.CHECK_ROWS", 3000)
     for example in examples(page):
         if example.file:
             target = folder / example.file

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from primus_search.base.errors import InputError
@@ -122,57 +121,6 @@ def test_a_damaged_journal_costs_time_and_never_the_answer(
     again = continued(space_of(1), tmp_path, monkeypatch)
     assert set(again) & set(done)
     assert ranking_of(tmp_path) == whole
-
-
-def forged(path: Path, change: Callable[[list[Any]], None]) -> None:
-    """The journal with its records changed, every checksum valid: a record is its JSON and its rows."""
-    with path.open("rb") as file:
-        records = [[head, body] for head, body, _ in journals._records(file)]
-    change(records)
-    with path.open("wb", buffering=0) as file:
-        journal = journals.Journal(file, 0)
-        for head, body in records:
-            journal._write(head, body)
-
-
-def with_rows(records: list[Any], figures: Callable[[np.ndarray], None], column: int = 0) -> None:
-    """One column of the first record with rows, changed: of numbers, groups, step seconds, bytes, expected seconds."""
-    at = next(number for number, (_, body) in enumerate(records) if body)
-    rows = np.frombuffer(records[at][1], dtype=np.int64).copy()
-    figures(rows.reshape(5, -1)[column])
-    records[at][1] = rows.tobytes()
-
-
-FORGERIES: dict[str, Callable[[list[Any]], Any]] = {
-    "recorded twice": lambda records: records.append(records[-1]),
-    "is no task of this search": lambda records: records[1][0].update(task=10**6),
-    '"legal" is missing': lambda records: records[1][0].pop("legal"),
-    '"task" is missing or mistyped': lambda records: records[2][0].update(task="1"),
-    '"removed" is missing': lambda records: records[2][0].update(removed=[]),
-    '"rows" is missing or mistyped': lambda records: records[1][0]["rows"].update(memory=None),
-    '"miss" is missing or mistyped': lambda records: records[1][0].update(miss=[0]),
-    '"identity" is missing': lambda records: records[0][0].pop("identity"),
-    '"task_rows" 0 is no length': lambda records: records[0][0].update(task_rows=0),
-    "counts that do not add up": lambda records: records[1][0].update(legal=1),
-    "not a multiple": lambda records: records.__setitem__(1, [records[1][0], records[1][1] + b"x"]),
-    "distinct candidates": lambda records: with_rows(records, lambda rows: rows.fill(1)),
-    "rows that are not its own": lambda records: with_rows(records, lambda rows: rows.__iadd__(10**9)),
-    "figures that are not those": lambda records: with_rows(records, lambda rows: rows.__iadd__(1 << 40), column=2),
-    "a group that is not theirs": lambda records: with_rows(records, lambda rows: rows.__iadd__(7000), column=1),
-    "rows that are not its own ": lambda records: records[1].__setitem__(1, records[2][1]),
-}
-
-
-@pytest.mark.parametrize("said", FORGERIES)
-def test_a_forged_journal_is_refused(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records with valid checksums that no run of this search has written."""
-    interrupted(space_of(1), tmp_path, 4, monkeypatch)
-    forged(tmp_path / "journal.bin", FORGERIES[said])
-    before = (tmp_path / "journal.bin").read_bytes()
-    with pytest.raises(InputError, match=said.strip()) as caught:
-        searched(space_of(1), tmp_path, workers=1, resume=True)
-    assert str(caught.value).startswith(f"--resume {tmp_path}/journal.bin: record ")
-    assert (tmp_path / "journal.bin").read_bytes() == before
 
 
 def test_a_journal_of_another_search_is_kept_and_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist, ShortlistRows
 from primus_search.exploration.findings import Findings
-from primus_search.exploration.result import SamplerCheck
 from primus_search.exploration.run_folder.journal import Journal
 
 
@@ -35,7 +34,6 @@ class Collected:
     findings: tuple[Findings, ...]
     is_complete: bool
     notes: tuple[str, ...] = ()
-    sampler_check: SamplerCheck | None = None
     interrupted_by: int = 0
     lost: tuple[str, ...] = ()
 

@@ -372,12 +372,11 @@ class Collector:
         return Shortlist(most=self._most, top=self._top, frontier=self._frontier, grouped=self._grouped)
 
 
-def dominated_area(memory: Floats, rate: Floats, most_memory: float, least_rate: float = 0.0) -> float:
-    """Hypervolume of a frontier: area between its staircase and the reference point of most memory and least rate.
+def dominated_area(memory: Floats, rate: Floats, most_memory: float) -> float:
+    """Hypervolume of a frontier: area between its staircase and the reference point of most memory and no rate.
 
-    Formula: over memory budgets up to `most_memory`, the best rate that a budget buys, less `least_rate`.
+    Formula: over memory budgets up to `most_memory`, the best rate that a budget buys.
     """
     order = np.lexsort((-rate, memory))
     edges = np.minimum(np.append(memory[order], most_memory), most_memory)
-    best = np.maximum.accumulate(np.maximum(rate[order], least_rate)) if len(rate) else rate
-    return float(((best - least_rate) * np.diff(edges)).sum())
+    return float((np.maximum.accumulate(rate[order]) * np.diff(edges)).sum())

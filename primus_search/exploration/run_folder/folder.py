@@ -30,12 +30,12 @@ from primus_search.base.guards.values import guarded
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
-from primus_search.exploration.run_folder.journal import BadRecord, Journal, OtherSearch
+from primus_search.exploration.run_folder.journal import Journal, OtherSearch
 from primus_search.exploration.run_folder.run_facts import QUESTION, file_facts, fingerprint, must_be_asked
 from primus_search.space import Space
 
 if TYPE_CHECKING:
-    from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+    from primus_search.exploration.exhaustive.evaluate import Funnel
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
@@ -123,7 +123,6 @@ class RunFolder:
         Raises InputError when the journal to resume belongs to another search; a larger budget is the same search.
         """
         from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS
-        from primus_search.exploration.run_folder.journal import refuse_other_lengths
 
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
@@ -132,28 +131,11 @@ class RunFolder:
         path = self.path / "journal.bin"
         try:
             found = Journal.resume(path, identity, funnel.keep) if resume else None
-            if found:
-                refuse_other_lengths(funnel, found.task_rows)
             return found or Journal.start(path, identity, task_rows)
         except OtherSearch as other:
             raise InputError([Problem(f"--resume {self.path}", _other_search(other))]) from other
-        except BadRecord as bad:
-            raise self._refusal(bad) from bad
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
-
-    def refuse_untrue(self, journal: Journal, funnel: "Funnel", tasks: "Sequence[Task]") -> None:
-        """Raise InputError for a record of the journal that these tasks cannot have given."""
-        from primus_search.exploration.run_folder.journal import refuse_untrue
-
-        try:
-            refuse_untrue(funnel, journal, tasks)
-        except BadRecord as bad:
-            raise self._refusal(bad) from bad
-
-    def _refusal(self, bad: BadRecord) -> InputError:
-        what = f"{bad}; this program did not write it: leave out --resume to start over"
-        return InputError([Problem(f"--resume {self.path}/journal.bin", what)])
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
@@ -247,7 +229,6 @@ def summary(result: SearchResult) -> dict[str, Any]:
         ],
         "seconds": result.seconds,
         "peak_rss_bytes": result.peak_rss_bytes,
-        "sampler": None if result.sampler_check is None else asdict(result.sampler_check),
         "clusters": [
             {
                 "labels": dict(found.choice.labels),

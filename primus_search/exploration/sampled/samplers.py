@@ -31,7 +31,6 @@ from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, leaders, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import rival_s
-from primus_search.exploration.sampled.sampler_check import Sampled, check_sampler
 from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
 from primus_search.exploration.sampled.study import Studies, TrialOutcome
 from primus_search.space import Space
@@ -120,16 +119,24 @@ STALE = 12
 CLUSTER = "cluster"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Collected):
+    """What a sampler found.
+
+    evaluations  candidates projected, each once     legal  of the whole space
+    """
+
+    evaluations: int
+    legal: int
+
+
 def sample(funnel: Funnel, method: str, folder: Path | None, progress: Progress) -> Collected:
-    """Findings of a sampled search, and how good this sampler is on a part of the space whose optimum is known."""
+    """Findings of a sampled search."""
     settings = funnel.space.search
     budget = Budget(candidates=evaluations_of(funnel), seconds=settings.budget_seconds)
     sampled = run_sampler(funnel, method, budget, settings.seed, folder, progress)
-    check = None
-    if sampled.best is not None and sampled.is_complete:
-        check = check_sampler(funnel, sampled.best, method, settings.seed, run_sampler)
     note = f"sampled: {sampled.evaluations:,} of {sampled.legal:,} legal candidates were projected"
-    return replace(sampled, notes=(note, *sampled.notes), sampler_check=check)
+    return replace(sampled, notes=(note, *sampled.notes))
 
 
 def evaluations_of(funnel: Funnel) -> int:
@@ -168,7 +175,6 @@ def run_sampler(
         findings=tuple(screen.findings() for screen in run.screens),
         evaluations=run.evaluations,
         legal=run.legal,
-        best=run.best(),
         is_complete=not notes,
         notes=(*notes, *run.notes),
         interrupted_by=interrupted_by,
@@ -324,12 +330,6 @@ class _Run:
                 yield cluster, rows, nearest.numbers({name: column[rows] for name, column in columns.items()})
 
     # --- what was found --------------------------------------------------------------------------------------------
-
-    def best(self) -> tuple[int, int] | None:
-        """Cluster and number of the fastest row by tokens per second and GPU."""
-        tops = [(cluster, screen.elite.top) for cluster, screen in enumerate(self.screens) if len(screen.elite.top)]
-        heads = [(-self._speed(cluster, float(top.step_s[0])), cluster, int(top.indices[0])) for cluster, top in tops]
-        return min(heads)[1:] if heads else None
 
     def _speed(self, cluster: int, step_s: float) -> float:
         """Tokens per second and GPU; 0 for a candidate that does not fit."""

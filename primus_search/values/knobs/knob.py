@@ -96,7 +96,6 @@ class Knob:
     relief         values that take less memory, tried on a candidate that does not fit
     guess          value a sampler starts from; None: the first of the axis
     tried          place among the knobs whose other values a sampler tries one by one at its start; 0: not among them
-    freed          place among the axes that the check of a sampler frees first; 0: not among them
     is_numeric     changes the values that training computes, not only their cost
     is_printed     the logs of every framework tell it, so a run and a candidate agree in it or differ
     variable       environment variable of AMD Primus that sets it       nickname   what labels and users write for it
@@ -127,7 +126,6 @@ class Knob:
     relief: tuple[KnobValue, ...] = ()
     guess: KnobValue | None = None
     tried: int = 0
-    freed: int = 0
     is_numeric: bool = False
     is_printed: bool = False
     variable: str = ""
