@@ -22,7 +22,17 @@ from primus_search.cost.parts.operations import Module, Operation, Part, Pass, W
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
 from primus_search.cost.traffic.layer_traffic import add_beside, add_exposed, add_inside, end_traffic_s, sharded_ends
-from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
+from primus_search.values.candidates import (
+    COLUMN_NAMES,
+    Bools,
+    Candidates,
+    CudaGraph,
+    Floats,
+    Fp8,
+    Ints,
+    Recompute,
+    Sharding,
+)
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading
 from primus_search.values.layout import StageLayers
@@ -252,11 +262,13 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
     hooks_s = np.where(c.sharding[first] >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
     is_doubled = (c.fp8[first] == Fp8.MXFP8) & stack.precision.has_fp8_param_gather
     hooks_s = hooks_s * (PARAMS_PER_EXPERT * num_experts / c.ep[first]) * np.where(is_doubled, 2.0, 1.0)
-    _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping, hooks_s=hooks_s)
+    hooks_wait_s = _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping, hooks_s=hooks_s)
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:
         again, first = pricing.numbered([number, c.recompute])
         repeated_s = recompute_s(work.forward_module_s[:, number[first]], c.recompute[first])
+        repeats_hooks = (c.recompute[first] & int(Recompute.FULL)) > 0
+        repeated_s = repeated_s + REPEATED_HOOKS * hooks_wait_s[number[first]] * repeats_hooks
         repeated_s = put_recompute(repeated_s, pricing.measured, piece, c.take(first))
     return Piece(
         pass_s=np.stack([work.pass_s(p) for p in Pass], axis=1),
@@ -303,12 +315,15 @@ def _add_beside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> Non
 PARAMS_PER_EXPERT = 2
 """Matrices of an expert that Transformer Engine keeps as parameters of their own: gate with up projection, and down.
 MXFP8 has a second copy of each for backward: Megatron-FSDP, `transpose_weight_buffer`."""
+REPEATED_HOOKS = 0.5
+"""Share of a forward's hooks that a recomputed layer runs again: the one that gathers, of two; the one that releases
+returns at once (`_pre_forward_param_unshard`, `_post_forward` of NVIDIA/Megatron-LM fsdp/src/megatron_fsdp)."""
 
 
 def _add_launches(
     work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float, hooks_s: Floats
-) -> None:
-    """What a pass waits for its own launches: the host's time for all of them beyond the device's time.
+) -> Floats:
+    """Adds what a pass waits for its launches, the host's time beyond the device's; returns the forward's for hooks.
 
     A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
     dispatcher; 0 of anything else. `hooks_s`: of the sharded parameters of its experts. A wait of the host for the
@@ -324,12 +339,17 @@ def _add_launches(
     ungraphed = (1.0 - graphed) * acc.launch.host_factor
     per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host.host_launch_s
     bookkeeping_s = ungraphed * stack.host.host_moe_s * bookkeeping + ungraphed * hooks_s
+    hooks_wait_s = np.zeros_like(ungraphed)
     for which, moments in _HOST_PASSES.items():
         device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
         device_s = device_s - work.seconds[which, Part.LAUNCH]
         kernels = in_order(work.kernels[p] for p in moments)
         host_s = kernels * per_kernel_s + bookkeeping_s
-        work.seconds[which, Part.LAUNCH] += race_s(host_s, device_s, stack.host.host_race_power) - device_s
+        pass_s = race_s(host_s, device_s, stack.host.host_race_power)
+        work.seconds[which, Part.LAUNCH] += pass_s - device_s
+        if which is Pass.FORWARD and np.any(hooks_s):
+            hooks_wait_s = pass_s - race_s(host_s - ungraphed * hooks_s, device_s, stack.host.host_race_power)
+    return hooks_wait_s
 
 
 def race_s(host_s: Floats, device_s: Floats, power: float) -> Floats:

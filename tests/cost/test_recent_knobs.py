@@ -32,8 +32,8 @@ def test_mxfp4_on_instinct_is_within_5_percent_of_the_clean_run() -> None:
 @pytest.mark.parametrize(("run", "tokens_per_s"), [("k1fs-1", 13077.5), ("k1fs-2", 14057.8), ("k1fs-3", 9549.0)])
 def test_sharded_experts_run_at_the_rate_of_megatron_fsdp(run: str, tokens_per_s: float) -> None:
     """Source: NVIDIA/Megatron-LM dev examples/megatron_fsdp_v2_prototype: Qwen3-30B-A3B on 8 GB200, EP4, v1 and v2 in
-    BF16 and v2 in MXFP8; 34, 25 and 77 % too fast without the host's time per sharded parameter. That time was chosen
-    on these three runs and Megatron-LM#2772: the test holds the fit on the stack that it is in, it is no prediction."""
+    BF16 and v2 in MXFP8; 34, 25 and 77 % too fast without the host's time per sharded parameter. That time is fitted
+    to these three runs: the test holds the fit on the stack that it is in, it is no prediction."""
     outcome = validated(DATA / "unseen_runs_5.csv", stack="megatron_fsdp_2026")
     (row,) = (row for row in outcome.rows if row.run.id == run)
     assert row.predicted == pytest.approx(tokens_per_s, rel=0.1)
@@ -44,7 +44,7 @@ def test_sharding_experts_weights_slows_and_saves_as_measured() -> None:
     45,552 MB reserved; with Megatron-FSDP 108.0 and 23,548. An earlier 55,638 was an error of Transformer Engine 2.10,
     whose FusedAdam made unsharded moments. Megatron-LM accumulates in FP32 by default. Micro-batch (1) and recompute
     (full) are not in the part of the thread that can be read, and were taken because they agree. The ratio, 0.784, is
-    projected as 0.825: with the host's time that keeps it within 5 % the three runs above are up to 17 % too slow."""
+    projected as 0.805; the pair is in no fit. A recomputed layer runs the hook that gathers once more."""
     c = Candidates.table(
         ep=8, sharding=[Sharding.DISTRIBUTED_OPTIMIZER, Sharding.MEGATRON_FSDP], recompute=Recompute.FULL,
         overlap_grad_reduce=True,
@@ -60,7 +60,7 @@ def test_sharding_experts_weights_slows_and_saves_as_measured() -> None:
     ).project(c)
     rate, memory = projection.mfu * 989.5, projection.memory
     assert rate == pytest.approx([137.8, 108.0], rel=0.10)
-    assert rate[1] / rate[0] == pytest.approx(108.0 / 137.8, rel=0.06)
+    assert rate[1] / rate[0] == pytest.approx(108.0 / 137.8, rel=0.05)
     assert (memory.total - memory.context) / 2**20 == pytest.approx([45552.0, 23548.0], rel=0.06)
 
 
