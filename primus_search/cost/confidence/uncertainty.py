@@ -120,8 +120,7 @@ def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
     site = cluster.site
     if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
         return found
-    variance = site.site**2 + site.group**2 + site.configuration**2
-    half = _half_width(site, model, variance)
+    half = site_half_width(site, model)
     low, high = (site.mean_ratio * float(np.exp(sign * half)) for sign in (-1.0, 1.0))
     return replace(found, low=min(low, site.mean_ratio * found.low), high=max(high, site.mean_ratio * found.high))
 
@@ -134,6 +133,11 @@ def comparison(cluster: Cluster, model: Model) -> float:
     if cluster.site is None:
         return TIE
     return float(np.expm1(_half_width(cluster.site, model, 2.0 * cluster.site.configuration**2)))
+
+
+def site_half_width(site: SiteErrors, model: Model) -> float:
+    """Half a 90 % band in logarithms of what a site, a group and a configuration have of their own together."""
+    return _half_width(site, model, site.site**2 + site.group**2 + site.configuration**2)
 
 
 def _half_width(site: SiteErrors, model: Model, variance: float) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.cost.confidence.uncertainty import memory_error
+from primus_search.cost.confidence.uncertainty import memory_error, site_half_width
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.runs.learn.hypotheses import shipped_hypotheses
 from primus_search.runs.learn.posterior import NEGLIGIBLE, Mixture, Reference, log_rates, reference_of
@@ -28,6 +28,11 @@ SAME_SITE = 0.12
 software is not described: 86 such runs, 2026-11-23."""
 
 
+NORMAL = 1.645
+"""95th percentile of a normal distribution: the mixture's components are normal ones with the 90 % band of the site's
+Student's t."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Undescribed:
     """What the stacks that a run's software may be project for it: probabilities, log-rates and names."""
@@ -38,8 +43,7 @@ class Undescribed:
 
     def rate(self, model: Model, site: SiteErrors | None) -> Refitted:
         """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known."""
-        sigma = SAME_SITE if site is None else float(np.sqrt(site.site**2 + site.group**2 + site.configuration**2))
-        sigma *= site.moe_factor if site is not None and model.is_moe else 1.0
+        sigma = SAME_SITE if site is None else site_half_width(site, model) / NORMAL
         logs = self.logs[:, None]
         mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, sigma**2))
         low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
