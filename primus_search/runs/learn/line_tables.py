@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any
 
 from primus_search.runs.learn import transcript
-from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
 from primus_search.runs.learn.transcript import Transcript, conclude
 
@@ -94,14 +93,32 @@ def _value(groups: Sequence[str | None]) -> str:
     return next((text for text in groups if text is not None), "")
 
 
+PARTS = (
+    "summary", "module", "marks", "rank", "contract", "reads", "run", "settings", "model", "aliases", "notes",
+)  # fmt: skip
+"""Keys of a format that are taken as they are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTable:
-    """All rows of a format. is_late: facts stand behind the first step as well."""
+    """One format of logs.
+
+    summary    for people                      module    of `logs/`, for what no row can say
+    marks      texts that name it; one of each group occurs in every log of this format; none: no text log
+    rank       of several formats whose marks occur, the one of highest rank reads the file
+    contract   whose contract reads its settings
+    is_late    facts stand behind the first step as well
+    """
 
     name: str
+    summary: str
     facts: tuple[LineRow, ...]
     steps: tuple[LineRow, ...]
     peaks: tuple[LineRow, ...]
+    module: str = ""
+    marks: Sequence[Sequence[str]] = ()
+    rank: int = 0
+    contract: str = "megatron"
     reads: Sequence[str] = ()
     run: Mapping[str, Sequence[str]] = field(default_factory=dict)
     settings: Sequence[str] = ()
@@ -125,7 +142,7 @@ class LogTable:
             facts=rows("facts"),
             steps=rows("steps"),
             peaks=rows("peaks"),
-            **{part: row[part] for part in ("reads", "run", "settings", "model", "aliases", "notes") if part in row},
+            **{part: row[part] for part in PARTS if part in row},
         )
 
     def observe(self, seen: Transcript, line: str) -> None:
@@ -197,6 +214,3 @@ def _span(seen: Transcript, iteration: int) -> int:
     interval = seen.whole("log_interval", "flag:log_interval") or 1
     last = seen.steps[-1].iteration if seen.steps else 0
     return max(1, min(interval, iteration - last)) if iteration > last else interval
-
-
-TABLES = {name: LogTable.of(name, table("formats")) for name, row in table("formats").items() if "marks" in row}

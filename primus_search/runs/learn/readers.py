@@ -7,74 +7,33 @@ finds the marks of all formats (texts, not patterns: fast on 500 MB), the second
 import gzip
 import importlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened
 from primus_search.runs.learn import logs
-from primus_search.runs.learn.line_tables import TABLES, LogTable
+from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import LogReading
 from primus_search.runs.learn.transcript import Transcript, observe_common
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFormat:
-    """One format of text logs.
-
-    `marks`: texts that name it; one of each group occurs in every log of this format. Of several formats whose marks
-    occur, the one of highest `rank` reads the file.
-    `contract`: whose contract reads its settings. `table`: what its lines mean; `observe` takes each line beside it
-    where a table cannot say that; `conclude` makes the reading.
-    """
-
-    name: str
-    summary: str
-    marks: tuple[tuple[str, ...], ...]
-    rank: int
-    contract: str
-    table: LogTable
-    observe: Callable[[Transcript, str], None] | None
-    conclude: Callable[[Transcript], LogReading]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFormat:
-    """One format of files that are not read by lines; `owns` decides by name and first bytes."""
-
-    name: str
-    summary: str
-    owns: Callable[[Path, bytes], bool]
-    read: Callable[[Path], LogReading]
-
 
 HEAD_BYTES = 4096
 
 
 @lru_cache(maxsize=1)
-def formats() -> tuple[LogFormat | FileFormat, ...]:
+def formats() -> tuple[LogTable, ...]:
     """Every format of `logs/formats.yaml`, by name."""
-    return tuple(_format(name, row) for name, row in sorted(logs.table("formats").items()))
+    every = logs.table("formats")
+    return tuple(LogTable.of(name, every) for name in sorted(every))
 
 
-def _format(name: str, row: Mapping[str, Any]) -> LogFormat | FileFormat:
-    hook = importlib.import_module(f"{logs.__name__}.{row['module']}") if "module" in row else None
-    if "marks" not in row:
-        return FileFormat(name=name, summary=row["summary"], owns=hook.owns, read=hook.read)  # type: ignore[union-attr]
-    table = TABLES[name]
-    return LogFormat(
-        name=name,
-        summary=row["summary"],
-        marks=tuple(map(tuple, row["marks"])),
-        rank=row["rank"],
-        contract=row.get("contract", "megatron"),
-        table=table,
-        observe=getattr(hook, "observe", None),
-        conclude=partial(hook.conclude_run, table) if hook else table.conclude_run,
-    )
+def _hook(one: LogTable) -> Any:
+    """The module of a format: of text logs what its rows cannot say (`observe`, `conclude_run`), of other files `owns`
+    (by name and first bytes) and `read`."""
+    return importlib.import_module(f"{logs.__name__}.{one.module}") if one.module else None
 
 
 def refuse(path: Path, reason: str) -> InputError:
@@ -99,20 +58,23 @@ def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
     if not head:
         raise refuse(path, "is empty")
     chosen = _named(path, framework) if framework else _recognised(path, head)
-    if isinstance(chosen, FileFormat):
-        return chosen.read(path)
+    hook = _hook(chosen)
+    if not chosen.marks:
+        return cast("LogReading", hook.read(path))
+    observe = getattr(hook, "observe", None)
     seen = Transcript(source=str(path))
     for line in lines(path):
         observe_common(seen, line)
-        if chosen.observe is not None:
-            chosen.observe(seen, line)
-        chosen.table.observe(seen, line)
+        if observe is not None:
+            observe(seen, line)
+        chosen.observe(seen, line)
     if not seen.steps and seen.died() is None:
         raise refuse(path, f"looks like a log of {chosen.name} and holds no complete iteration line")
-    return replace(chosen.conclude(seen), contract=chosen.contract)
+    found = hook.conclude_run(chosen, seen) if hook else chosen.conclude_run(seen)
+    return replace(found, contract=chosen.contract)
 
 
-def _named(path: Path, framework: str) -> LogFormat | FileFormat:
+def _named(path: Path, framework: str) -> LogTable:
     found = next((one for one in formats() if one.name == framework), None)
     if found is None:
         known = ", ".join(one.name for one in formats())
@@ -120,11 +82,11 @@ def _named(path: Path, framework: str) -> LogFormat | FileFormat:
     return found
 
 
-def _recognised(path: Path, head: bytes) -> LogFormat | FileFormat:
+def _recognised(path: Path, head: bytes) -> LogTable:
     for one in formats():
-        if isinstance(one, FileFormat) and one.owns(path, head):
+        if not one.marks and _hook(one).owns(path, head):
             return one
-    texts = [one for one in formats() if isinstance(one, LogFormat)]
+    texts = [one for one in formats() if one.marks]
     found = _marks_in(path, (mark for one in texts for group in one.marks for mark in group))
     fitting = [one for one in texts if all(any(mark in found for mark in group) for group in one.marks)]
     if not fitting:

@@ -8,11 +8,11 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.runs.learn.logged_run import measurement_of
-from primus_search.runs.learn.readers import LogFormat, formats, read_log
+from primus_search.runs.learn.readers import formats, read_log
 from primus_search.runs.learn.reading import Death, LogReading, MemoryKind, StepLine, steady
 from tests.support.written_logs import LOGS, STEP_S
 
-NAMES = [one.name for one in formats() if isinstance(one, LogFormat)]
+NAMES = [one.name for one in formats() if one.marks]
 LAYOUT = {"tp": 2, "pp": 2, "cp": 1, "ep": 1, "micro_batch_size": 1, "seq_length": 4096}
 NOT_PRINTED = {
     "megatron-deepspeed": {"cp"},
