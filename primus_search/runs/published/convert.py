@@ -20,7 +20,7 @@ units), `model.FIELD`, or a column of the candidate.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from primus_search.values import measured_run
 from primus_search.values.candidates import DEFAULTS, Candidates, degrees
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunTable, SkippedRun
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunOverride, RunTable, SkippedRun
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -46,62 +46,43 @@ FILE, VARIANT = "run_overrides.yaml", "stack.variant"
 _KEYS = ("runs", "set", "reason", "source")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOverrides:
-    """Values by key, and the reason of each."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def variant(self) -> str:
-        """The variant of the stack's file that the run was made with; empty: the file as it stands."""
-        return str(self.values.get(VARIANT, ""))
-
-    def on_model(self, model: Model) -> Model:
-        """The model with what differs; ValueError where that is no model."""
-        return replace(model, **{k.removeprefix("model."): v for k, v in self.values.items() if k.startswith("model.")})
-
-    def on_cluster(self, cluster: Cluster) -> Cluster:
-        """The cluster with what differs in its stack, accelerator and network."""
-        machine = (key for key in self.values if key.startswith(("stack.", "hardware.")) and key != VARIANT)
-        return measured_run.overridden(cluster, {key: self.values[key] for key in machine})
-
-    def on_candidates(self, candidates: Candidates) -> Candidates:
-        """The candidate with the columns that differ."""
-        columns = {name: value for name, value in self.values.items() if name in DEFAULTS}
-        return Candidates.from_words(candidates.row(0) | columns) if columns else candidates
-
-    def reason(self, key: str) -> str:
-        """Why the number with this dotted path differs; empty where the row's own words say so."""
-        part, _, path = key.partition(".")
-        same = (name for name in self.reasons if name.startswith(f"{part}.") and f".{path}".endswith(name[len(part) :]))
-        return next((self.reasons[name] for name in same), "")
+Special = Mapping[str, RunOverride]
+"""What differs in one run, by its key."""
+NONE: Special = {}
 
 
-NONE = RowOverrides()
+def _values(special: Special, *parts: str) -> dict[str, Any]:
+    """Values of the keys that begin with one of some parts."""
+    return {key: one.value for key, one in special.items() if key.startswith(parts) and key != VARIANT}
+
+
+def _reason(special: Special, key: str) -> str:
+    """Why the number with this dotted path differs; empty where the row's own words say so."""
+    part, _, path = key.partition(".")
+    same = (o.reason for k, o in special.items() if k.startswith(f"{part}.") and f".{path}".endswith(k[len(part) :]))
+    return next(same, "")
 
 
 @lru_cache(maxsize=64)
-def overrides_beside(table: str) -> Mapping[str, RowOverrides]:
+def overrides_beside(table: str) -> Mapping[str, Special]:
     """Overrides of the runs of a table by id; empty where no file stands beside it. Raises InputError for a bad one."""
     path = Path(table).parent / FILE
     return _read(read(path)) if table and path.is_file() else {}
 
 
-def _read(document: Document) -> Mapping[str, RowOverrides]:
+def _read(document: Document) -> Mapping[str, Special]:
     entries = document.data if isinstance(document.data, list) else []
     problems = [document.problem((i,), fault) for i, entry in enumerate(entries) for fault in _faults(entry)]
     if not entries:
         problems.append(document.problem((), f"expected a list of entries with {', '.join(_KEYS)}"))
     if problems:
         raise InputError(problems)
-    found: dict[str, RowOverrides] = {}
+    found: dict[str, dict[str, RunOverride]] = {}
     for entry in entries:
-        why = dict.fromkeys(entry["set"], f"{entry['reason']} ({entry['source']})")
+        reason = f"{entry['reason']} ({entry['source']})"
+        own = {key: RunOverride(key=key, value=value, reason=reason) for key, value in entry["set"].items()}
         for name in map(str, entry["runs"]):
-            before = found.get(name, NONE)
-            found[name] = RowOverrides(values=before.values | entry["set"], reasons=before.reasons | why)
+            found[name] = found.get(name, {}) | own
     return found
 
 
@@ -137,7 +118,7 @@ def converted_rows(rows: Iterable[PublishedRun]) -> RunTable:
     return RunTable(runs=tuple(runs), skipped=tuple(skipped))
 
 
-def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str = "") -> MeasuredRun:
+def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "") -> MeasuredRun:
     """The record of a published run. Raises `Skipped` with the reason.
 
     special: what differs in this run from what its words say. supposed: the stack, whatever the row says.
@@ -147,14 +128,19 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     reason = row.told("incomplete")
     if reason:
         raise Skipped(reason)
-    model = special.on_model(candidate_of_run.build_model(row))
+    model = candidate_of_run.build_model(row)
+    model = replace(model, **{key.removeprefix("model."): value for key, value in _values(special, "model.").items()})
     name = machine_of_run.hardware_of(row)
     hardware = machine_of_run.build_hardware(name)
-    stack, assumed = machine_of_run.build_stack(row, hardware, supposed, variant=special.variant)
+    stack, assumed = machine_of_run.build_stack(
+        row, hardware, supposed, variant=str(special[VARIANT].value) if VARIANT in special else ""
+    )
     plain = machine_of_run.build_cluster(row, hardware, stack)
-    cluster = special.on_cluster(plain)
+    cluster = measured_run.overridden(plain, _values(special, "stack.", "hardware."))
     workload = _workload(row, cluster)
-    candidates = special.on_candidates(candidate_of_run.build_candidates(row, model, cluster.stack))
+    candidates = candidate_of_run.build_candidates(row, model, cluster.stack)
+    columns = {name: one.value for name, one in special.items() if name in DEFAULTS}
+    candidates = Candidates.from_words(candidates.row(0) | columns) if columns else candidates
     if candidate_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
@@ -162,7 +148,7 @@ def converted(row: PublishedRun, special: RowOverrides = NONE, *, supposed: str 
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
     own_file = replace(machine_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
     usual = replace(plain, network=replace(network, **nics), stack=own_file)
-    overrides = (replace(one, reason=special.reason(one.key)) for one in measured_run.overrides_of(usual, cluster))
+    overrides = (replace(one, reason=_reason(special, one.key)) for one in measured_run.overrides_of(usual, cluster))
     return MeasuredRun(
         model=model,
         cluster=cluster,
