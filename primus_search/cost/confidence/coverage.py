@@ -57,10 +57,11 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
         return [_judge(part, asked, device.get, name)] if asked else []
 
     peak = _Asked(kind=f"memory/{job.model.family}", sizes=(memory_bytes / GB,), names=("GB",))
-    found = judged("GEMM", _products(job, one))
+    dense, experts = _products(job, one)
+    found = judged("GEMM", dense)
     found += judged("attention", _attention(job, one))
     found += judged("mixers", _mixers(job))
-    found += judged("grouped GEMM", _grouped(job, one))
+    found += judged("grouped GEMM", experts)
     found += judged("collectives", _collectives(job, one))
     found += judged("memory", [peak])
     found.append(_stack(job, one, ranges))
@@ -131,59 +132,40 @@ def _number(value: float) -> str:
 # --- what a candidate asks for ---------------------------------------------------------------------------------------
 
 
-def _products(job: Job, one: Candidates) -> list[_Asked]:
-    """Dense products of one layer of each kind, weighted by the layers there are, of the head and of MTP."""
+def _products(job: Job, one: Candidates) -> tuple[list[_Asked], list[_Asked]]:
+    """Dense products and those of experts: of one layer of each kind, weighted by the layers there are, of the head and
+    of MTP."""
     model = job.model
     weighted = [(model.layers.count(kind), o) for kind in model.kinds for o in layer_operations(job, kind, one)]
-    weighted += [(1, o) for o in head_operations(job, one)]
-    weighted += [(1, o) for o in mtp_operations(job, one)]
-    found = []
+    weighted += [(1, o) for o in (*head_operations(job, one), *mtp_operations(job, one))]
+    dense, experts = list[_Asked](), list[_Asked]()
     for layers, o in weighted:
         if isinstance(o, LinearOp):
-            m, n, k = (number_of(size) for size in (o.m, o.n, o.k))
-            if m * n * k > 0.0:
-                kind = f"gemm/{recipe_of(o)}"
-                found.append(
-                    _Asked(kind=kind, sizes=(m, n, k), names=("rows", "columns", "deep"), weight=layers * m * n * k)
-                )
-    return found
+            law, first, rows, groups, found = "gemm", o.m, "rows", 1.0, dense
+        elif isinstance(o, GroupedLinear):
+            law, first, rows, groups, found = GROUPED, o.rows, "rows per expert", number_of(o.groups), experts
+        else:
+            continue
+        m, n, k = map(number_of, (first, o.n, o.k))
+        if m * n * k > 0.0:
+            names, weight = (rows, "columns", "deep"), layers * groups * m * n * k
+            found.append(_Asked(kind=f"{law}/{recipe_of(o)}", sizes=(m, n, k), names=names, weight=weight))
+    return dense, experts
 
 
 def _mixers(job: Job) -> list[_Asked]:
     """Mixers whose kernels no table has, weighted by their layers; streams and embeddings of every layer likewise."""
     model = job.model
     every = [("hyper-connections", model.hyper_streams), ("per-layer embeddings", model.per_layer_embedding)]
-    return [
-        _Asked(kind=f"mixer/{name}", sizes=(), names=(), weight=float(model.num_layers)) for name, has in every if has
-    ] + [
-        _Asked(kind=f"mixer/{kind.mixer.name}", sizes=(), names=(), weight=float(model.layers.count(kind)))
-        for kind in unmeasured_mixers(model)
-        if kind.mixer is not None
-    ]
+    found = [(name, model.num_layers) for name, has in every if has]
+    found += [(k.mixer.name, model.layers.count(k)) for k in unmeasured_mixers(model) if k.mixer is not None]
+    return [_Asked(kind=f"mixer/{name}", sizes=(), names=(), weight=float(count)) for name, count in found]
 
 
 def _attention(job: Job, one: Candidates) -> list[_Asked]:
     kind = f"attention/{attention_family(job.accelerator, job.stack, job.model)}"
     sizes = (job.workload.seq_length / number_of(one.cp), float(job.model.qk_head_dim))
     return [_Asked(kind=kind, sizes=sizes, names=("queries", "per head"))]
-
-
-def _grouped(job: Job, one: Candidates) -> list[_Asked]:
-    found = []
-    for kind in job.model.kinds:
-        for o in layer_operations(job, kind, one):
-            if isinstance(o, GroupedLinear):
-                rows, n, k = (number_of(size) for size in (o.rows, o.n, o.k))
-                recipe = recipe_of(o)
-                found.append(
-                    _Asked(
-                        kind=f"{GROUPED}/{recipe}",
-                        sizes=(rows, n, k),
-                        names=("rows per expert", "columns", "deep"),
-                        weight=rows * n * k * number_of(o.groups),
-                    )
-                )
-    return found
 
 
 def _collectives(job: Job, one: Candidates) -> list[_Asked]:
@@ -198,14 +180,10 @@ def _collectives(job: Job, one: Candidates) -> list[_Asked]:
     found = []
     for law, size, stride in groups:
         if size > 1:
-            is_inside = size * stride <= cluster.network.domain_size
             nodes = -(-size * stride // cluster.network.gpus_per_node)
-            kind = f"{law}/{'inside' if is_inside else 'across'}"
-            found.append(
-                _Asked(
-                    kind=kind, sizes=(float(size if is_inside else nodes),), names=("ranks" if is_inside else "nodes",)
-                )
-            )
+            is_inside = size * stride <= cluster.network.domain_size
+            where, count, name = ("inside", size, "ranks") if is_inside else ("across", nodes, "nodes")
+            found.append(_Asked(kind=f"{law}/{where}", sizes=(float(count),), names=(name,)))
     return found
 
 
