@@ -166,6 +166,8 @@ def _changed(fields: Settings) -> Model:
     """The preset that `fields` name, with the other fields of theirs."""
     model = load_preset(str(fields["preset"])).model
     of_constants = {k: v for k, v in fields.items() if k in Constants.__slots__}
+    if scaling := of_constants.get("rotary_scaling"):
+        of_constants["rotary_scaling"] = tuple((k, scaling.get(k, v)) for k, v in model.constants.rotary_scaling)
     sizes = {k: v for k, v in fields.items() if k != "preset" and k not in of_constants}
     return replace(model, **sizes, constants=replace(model.constants, **of_constants))
 

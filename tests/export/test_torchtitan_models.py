@@ -2,9 +2,11 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import sys
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +22,8 @@ from primus_search.export import Inexpressible
 from primus_search.export.job import LaunchJob, unsaid_constants
 from primus_search.export.torchtitan import CLASSES, MODULE, flavor_of, model_file
 from primus_search.values.model import Model
-from tests.support.launched import jobs
+from tests.support.judges import accepts
+from tests.support.launched import CLIENTS, jobs
 
 torch = pytest.importorskip("torch")
 
@@ -34,10 +37,33 @@ def package() -> None:
         sys.modules["torchtitan"] = made
 
 
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Stand-ins of `accepts.py` for packages that torchtitan imports and no model needs, while it is imported."""
+    import torch._dynamo
+    import torch._inductor.runtime.hints
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
+    import torch.utils._triton
+    import torch.utils.flop_counter  # noqa: F401
+
+    missing = [root for root in ("triton", "torchdata", "datasets") if importlib.util.find_spec(root) is None]
+    finder = accepts(CLIENTS)._Finder(*missing) if CLIENTS else None
+    sys.meta_path[:0] = [finder] if finder else []
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [one for one in sys.meta_path if one is not finder]
+        for name in [name for name in sys.modules if name.split(".")[0] in missing]:
+            del sys.modules[name]
+
+
+@cache
 def family(name: str) -> Any:
     package()
     try:
-        return importlib.import_module(f"torchtitan.models.{name}")
+        with stand_ins():
+            return importlib.import_module(f"torchtitan.models.{name}")
     except ImportError as error:
         pytest.skip(f"torchtitan's {name} does not import here: {error}")
 
