@@ -135,7 +135,7 @@ class _Chain:
     entries: dict[str, Located] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, document: Document, path: Path, above: tuple[Path, ...], keys: Keys = ()) -> None:
+    def add(self, document: Document, path: Path, above: tuple[Path, ...]) -> None:
         """Lay a file's keys over what its parents say."""
         resolved = path.resolve()
         if resolved in above:
@@ -151,7 +151,7 @@ class _Chain:
             for i, parent in enumerate(parents):
                 at = (key, i) if isinstance(given, list) else (key,)
                 self._parent(document, path, str(self._filled(document, at, parent)), at, (*above, resolved))
-        self._lay(document, document.data, keys)
+        self._lay(document, document.data, ())
 
     def experiment(self, document: Document, path: Path) -> None:
         """The model of an experiment file: `modules.pre_trainer.model` with `overrides` on top.

@@ -97,10 +97,9 @@ def mounted(mount: Mount) -> Iterator[None]:
         _mount.reset(token)
 
 
-def roots(environ: Mapping[str, str] | None = None) -> list[Path]:
+def roots() -> list[Path]:
     """Every root folder that exists, in order of precedence."""
-    environ = os.environ if environ is None else environ
-    home = environ.get(HOME_VARIABLE, "")
+    home = os.environ.get(HOME_VARIABLE, "")
     here = working_folder()
     mount = _mount.get()
     candidates = list(mount.roots) if mount else []
@@ -114,15 +113,15 @@ def _is_readable(folder: Path) -> bool:
     return exists(folder) and folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
 
 
-def names(kind: FileKind, environ: Mapping[str, str] | None = None) -> dict[str, Path]:
+def names(kind: FileKind) -> dict[str, Path]:
     """Every known name of a kind and the file it stands for, sorted; an earlier root hides a later one."""
     found: dict[str, Path] = {}
-    for root in roots(environ):
+    for root in roots():
         for path in sorted((root / kind.folder).glob("*.yaml")):
             found.setdefault(path.stem, path)
     if kind is FileKind.STACK:
         mount = _mount.get()
-        for folder in ([mount.sites] if mount else []) + [sites(environ)]:
+        for folder in ([mount.sites] if mount else []) + [sites()]:
             for path in sorted(folder.glob("*.yaml")):
                 found.setdefault(path.stem, path)
     return dict(sorted(found.items()))
@@ -135,10 +134,9 @@ def shipped(kind: FileKind) -> dict[str, Path]:
     return dict(sorted({path.stem: path for path in reversed(found)}.items()))
 
 
-def sites(environ: Mapping[str, str] | None = None) -> Path:
+def sites() -> Path:
     """The folder of stacks that `learn` writes for this user: `primus-search/sites` of the configuration folder."""
-    environ = os.environ if environ is None else environ
-    base = environ.get("XDG_CONFIG_HOME", "")
+    base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if base else user_folder(".config", "config")) / "primus-search" / "sites"
 
 

@@ -85,14 +85,13 @@ def make_space(
     nodes: int | None = None,
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
-    host_file: Callable[[], Path] | None = None,
     model: Model | None = None,
 ) -> Space:
     """The space that a mapping with the keys of a space file describes; `name` stands for the file in messages.
 
     model: stands in for the one that the mapping names.
     """
-    assembly = _Assembly(Document(name, dict(data)), None, host_file, model)
+    assembly = _Assembly(Document(name, dict(data)), None, None, model)
     return assembly.space(nodes, overrides, os.environ if environ is None else environ)
 
 
@@ -411,10 +410,10 @@ def _line(problem: Problem) -> int:
     return int(found.group(1)) if found else 0
 
 
-def _few(numbers: list[int], most: int = 6) -> str:
+def _few(numbers: list[int]) -> str:
     """`8, 16 or 32`, cut short where there are many."""
-    if len(numbers) > most:
-        return ", ".join(str(n) for n in numbers[:most]) + f" ... {numbers[-1]}"
+    if len(numbers) > 6:
+        return ", ".join(str(n) for n in numbers[:6]) + f" ... {numbers[-1]}"
     return join_words(numbers)
 
 
