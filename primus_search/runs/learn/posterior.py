@@ -127,6 +127,10 @@ class Posterior:
         """That the software is of one stack's kind."""
         return float(sum(w for w, h in zip(self.weights, self.hypotheses, strict=True) if h.stack.name == name))
 
+    def of_software(self) -> "Posterior":
+        """That of models and devices which no run was of: what the runs say of the software alone."""
+        return replace(self, groups=(), shared=tuple(own[:0] for own in self.shared), joint=self.covariances)
+
     def take(self, kept: Sequence[int]) -> "Posterior":
         """That of some hypotheses, of which one is true."""
         weights = self.weights[list(kept)]

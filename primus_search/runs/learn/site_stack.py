@@ -2,7 +2,8 @@
 
 A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates lie
 nearest to the mixture's over the site's runs, their neighbours and some usual jobs, with the numbers with which its
-rates follow the mixture's means there. The mixture stays in the error bands. Written are NAME.yaml, which
+rates follow the mixture's means there. What runs say of single models on a device, beyond the software, stays out of
+the numbers: it is in the error bands of these models, whose middle is the rate to expect. Written are NAME.yaml, which
 any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
 """
 
@@ -22,7 +23,7 @@ from primus_search.declare.search_path import FileKind, shipped
 from primus_search.runs.learn import posterior as mixtures
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, Hypothesis, shipped_hypotheses
 from primus_search.runs.learn.logs import table
-from primus_search.runs.learn.posterior import Evidence, Mixture, Posterior, Reference
+from primus_search.runs.learn.posterior import Evidence, Mixture, Posterior, Reference, RunGroup
 from primus_search.values.candidates import Bools, Candidates, Floats, Recompute, degrees, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
@@ -110,36 +111,45 @@ def learn_stack(
     posterior = posterior.leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
     groups = mixtures.groups_of(everywhere)
-    rates = posterior.rates(lines, groups)
+    rates, software = posterior.rates(lines, groups), posterior.of_software().rates(lines, groups)
     peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
-    distances = rates.distances(rates.means) + peaks.distances(peaks.means)
+    distances = software.distances(software.means) + peaks.distances(peaks.means)
     likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
     followed = [
-        mixtures.following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, rates)
+        mixtures.following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, software)
         for i in likely
     ]
-    left = rates.distances(np.array([mixtures.log_rates(stack, everywhere) for stack in followed]))
+    left = software.distances(np.array([mixtures.log_rates(stack, everywhere) for stack in followed]))
     place = int(np.argmin(left + peaks.distances(peaks.means[likely])))
     nearest = likely[place]
     chosen = posterior.hypotheses[nearest]
     stack = _with_peaks(followed[place], runs)
     own_rates, own_peaks = mixtures.log_rates(stack, everywhere), mixtures.log_peaks(stack, everywhere)
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
-    errors = [np.log(run.tokens_per_s_per_gpu) - float(own_rates[i]) for i, run in rated.items()]
+    taught = [mixtures.group_of(run.job) for run in rated.values()]
+    shift = {one: float((rates.mean - own_rates)[_of_group(groups, one)].mean()) for one in posterior.groups}
+    errors = [
+        np.log(run.tokens_per_s_per_gpu) - float(own_rates[i]) - shift[one]
+        for (i, run), one in zip(rated.items(), taught, strict=True)
+    ]
     unexplained = float(np.sqrt(np.mean(np.square(errors)))) if errors else float("nan")
-    wide, taught = _widened(unexplained), [mixtures.group_of(run.job) for run in rated.values()]
+    wide = _widened(unexplained)
     bands: dict[str, ErrorBand] = {}
     for kind, is_moe in (("dense", False), ("moe", True)):
         rows, count = np.array([one.is_moe is is_moe for one in groups]), sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _band(rates, own_rates, rows, count, wide)
+        bands[kind] = _band(software, own_rates, rows, count, wide)
     for group in posterior.groups:
-        rows = np.array([one == group for one in groups])
+        rows = _of_group(groups, group)
         bands[own_regime(group.shape, group.device)] = _band(rates, own_rates, rows, taught.count(group), wide)
     bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[nearest]))
     stack = replace(stack, name=name, errors=bands, is_assumed=False)
     return SiteStack(
         stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained, doubt=doubt
     )
+
+
+def _of_group(groups: Sequence[RunGroup], one: RunGroup) -> Bools:
+    return np.array([group == one for group in groups])
 
 
 DOUBTED = 0.05
