@@ -150,7 +150,9 @@ def silent_in_script(path: Path) -> list[str]:
     before, found = what_is_read(path), []
     for line, flag, value in re.findall(r"^(  --([a-z0-9-]+)(?: (\S+))?)$", text, re.MULTILINE):
         key = flag.replace("-", "_")
-        is_listed = verdict(framework, key) == "cannot matter" or key in known_keys(framework.keys).read_where
+        table = known_keys(framework.keys)
+        is_idle = any(f"  --{name.replace('_', '-')}\n" in text for name in table.idle_where.get(key, ()))
+        is_listed = verdict(framework, key) == "cannot matter" or key in table.read_where or is_idle
         others = [f"  --{flag} {one}" for one in other_values(framework, key, yaml.safe_load(value))] if value else []
         reads = []
         for other in ("", *others):

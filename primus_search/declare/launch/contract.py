@@ -249,7 +249,11 @@ def _by_default(
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [key for key in framework.effects if key in framework.defaults and key not in given and key not in ours]
-    is_off = {key: one for key, one in ours.items() if framework.defaults.get(key) is False and key not in given}
+    is_off = {
+        key: one
+        for key, one in ours.items()
+        if framework.defaults.get(key) is False and key not in given and not _is_idle(table, key, given)
+    }
     assumed_on = [f"{key}: off by default (projected as {one})" for key, one in is_off.items() if not same(False, one)]
     return assumed_on + [
         f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
