@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.framework_files import load_framework
-from primus_search.declare.hardware_files import Hardware, load_hardware, on_fewer_gpus, site_of
+from primus_search.declare.hardware_files import Hardware, load_cluster, load_hardware
 from primus_search.declare.launch import experiments
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiments import Experiment
@@ -264,14 +264,7 @@ def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -
     if gpus % per_node:
         what = f"{gpus} GPUs are no whole number of nodes of {per_node} ({hardware.name})"
         raise InputError([Problem(reading.source, what)])
-    network = on_fewer_gpus(hardware.network, per_node)
-    return Cluster(
-        accelerator=hardware.accelerator,
-        network=network,
-        stack=stack,
-        num_nodes=gpus // per_node,
-        site=site_of(hardware),
-    )
+    return load_cluster(hardware, gpus // per_node, stack, gpus_per_node=per_node)
 
 
 def measurement_of(reading: LogReading) -> Measurement:

@@ -25,6 +25,7 @@ from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.project import Projector
 from primus_search.runs.learn import hypotheses as software
 from primus_search.runs.learn.hypotheses import NUMBERS, Hypothesis
+from primus_search.runs.validate.score_runs import counted_bytes
 from primus_search.values.candidates import Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
@@ -417,12 +418,7 @@ def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
     counted = [i for i, run in enumerate(runs) if run.measured.peak_bytes > 0.0]
     for one, places in _by_job([reference_of(runs[i]) for i in counted]):
         memory = Projector(one.on(stack)).memory(one.table)
-        views = {
-            "allocated": memory.allocated - memory.expert_buffers,
-            "reserved": memory.reserved - memory.expert_buffers,
-            "driver": memory.driver,
-        }
         for row, place in enumerate(places.tolist()):
             measured = runs[counted[place]].measured
-            errors[counted[place]] = np.log(measured.peak_bytes / views[measured.peak_kind][row])
+            errors[counted[place]] = np.log(measured.peak_bytes / counted_bytes(memory, measured.peak_kind)[row])
     return errors

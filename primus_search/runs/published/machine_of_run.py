@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.base.errors import InputError
-from primus_search.declare.hardware_files import Hardware, load_hardware, load_stack, on_fewer_gpus, site_of
+from primus_search.declare.hardware_files import Hardware, load_cluster, load_hardware, load_stack, site_of
 from primus_search.runs.published.run_table import PublishedRun, Skipped
 from primus_search.runs.rules import first, hardware_named, plain, vocabulary
 from primus_search.values.machine.cluster import Cluster, Network
@@ -57,14 +57,9 @@ def build_cluster(run: PublishedRun, hardware: Hardware, stack: Stack) -> Cluste
     per_node = min(run.parts("gpus_per_node") or network.gpus_per_node, network.gpus_per_node, gpus)
     if gpus % per_node:
         raise Skipped(f"{gpus} GPUs are no whole number of nodes of {per_node}")
-    network = on_fewer_gpus(network, per_node)
-    return Cluster(
-        accelerator=hardware.accelerator,
-        network=network,
-        stack=stack,
-        num_nodes=gpus // per_node,
-        site=site_of(hardware, run.publisher),
-    )
+    usual = replace(hardware, network=network)
+    cluster = load_cluster(usual, gpus // per_node, stack, gpus_per_node=per_node)
+    return replace(cluster, site=site_of(hardware, run.publisher))
 
 
 def _fabric(run: PublishedRun, network: Network) -> Network:

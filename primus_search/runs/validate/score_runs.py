@@ -18,7 +18,7 @@ from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, Memory, Projection
 from primus_search.values.candidates import Bools, Floats, joined
-from primus_search.values.measured_run import MeasuredRun, RunTable, SkippedRun
+from primus_search.values.measured_run import MeasuredRun, PeakKind, RunTable, SkippedRun
 
 # --- errors: per row, per group, over all rows with near-duplicates counted once -------------------------------------
 
@@ -159,15 +159,21 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
 
 
 def _peaks(run: MeasuredRun, memory: Memory) -> tuple[float, float] | None:
-    """Predicted and measured bytes in the view a run's source reports.
+    """Predicted and measured bytes in the view a run's source reports."""
+    measured = run.measured
+    if math.isnan(measured.peak_bytes):
+        return None
+    return float(counted_bytes(memory, measured.peak_kind)[0]), measured.peak_bytes
+
+
+def counted_bytes(memory: Memory, kind: PeakKind) -> Floats:
+    """Bytes of every row as peaks of a kind count them.
 
     Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
     """
-    if math.isnan(run.measured.peak_bytes):
-        return None
-    views = {"allocated": memory.allocated - memory.expert_buffers, "driver": memory.driver}
-    predicted = (views | {"reserved": memory.reserved - memory.expert_buffers})[run.measured.peak_kind]
-    return float(predicted[0]), run.measured.peak_bytes
+    if kind == "driver":
+        return memory.driver
+    return (memory.allocated if kind == "allocated" else memory.reserved) - memory.expert_buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
