@@ -7,7 +7,7 @@ has it) is projected three times and compared with its measurement:
     as published   the row itself, as `validate` projects it
     same layout    `run` with its degrees and micro-batch, every other knob left out: expected rate of the first row
     newest         the same by the rules of the newest release, which take what the recipe could not have had
-    best found     the same with everything but model, hardware, nodes, batch, sequence and precision left out
+    best found     the same with all left out but model, hardware, nodes, batch, sequence, precision and optimizer
 
 Beside it: is the recipe legal with every knob at its published value; which knobs of the same layout's winner differ
 from the recipe, and what measured pairs that differ in one of them alone say; what rows of the tables still override.
@@ -134,13 +134,19 @@ def framework_of(run: MeasuredRun) -> str:
 
 
 def space_of(run: MeasuredRun, axes: dict[str, Any], framework: str) -> Space:
-    """A user's space of a recipe's job, with its precision and some axes given."""
+    """A user's space of a recipe's job, with its precision, its optimizer and some axes given.
+
+    Under Muon weights are sharded by the optimizer itself, which `auto` of sharding does not list.
+    """
     work = {"seq_length": run.workload.seq_length, "global_batch_size": run.workload.global_batch_size}
     row = run.candidates.row(0)
+    numerics = {name: row[name] for name in ("fp8", "fp8_attention", "optimizer")}
+    if "muon" in row["optimizer"]:
+        numerics["sharding"] = row["sharding"]
     return make_space(
         {"name": run.id, "model": PRESETS[run.model.name], "hardware": run.hardware, "nodes": run.cluster.num_nodes,
          "framework": framework,
-         "workload": work, "space": {"fp8": row["fp8"], "fp8_attention": row["fp8_attention"]} | axes}
+         "workload": work, "space": numerics | axes}
     )  # fmt: skip
 
 
@@ -264,7 +270,7 @@ def label(row: dict[str, Any] | None) -> str:
         return ""
     degrees = " ".join(f"{name.replace('micro_batch_size', 'mbs')}{row[name]}" for name in LAYOUT)
     plain = {knob.name: knob.word(knob.default) for knob in KNOBS}
-    others = (name for name in SWITCHES if name != "sharding" and row.get(name) != plain[name])
+    others = (name for name in SWITCHES if row.get(name) != plain[name])
     return " ".join([degrees, *(f"{name}={row[name]}" for name in others)])
 
 
@@ -298,6 +304,8 @@ def page(every: Sequence[Judged]) -> str:
     legal = sum(not one.why_illegal for one in every)
     below = [one for one in every if not one.best.rate / one.measured >= NEVER_BELOW]
     above = [one for one in every if one.best.rate / one.measured > NEVER_ABOVE]
+    sharded = [one.run.id for one in above if (one.best.row or {})["sharding"] != one.run.candidates.row(0)["sharding"]]
+    high = [one.run.id for one in above if one.published / one.measured > 1.05]
     rows, over = len(every_run()), sum(bool(run.overrides) for run in every_run())
     changed = Counter(name for one in every for name in differences(one))
     lines = [
@@ -311,6 +319,8 @@ def page(every: Sequence[Judged]) -> str:
         f"Legal with every knob at its published value: {legal} of {len(every)}.",
         f"Best found below {NEVER_BELOW} of the recipe: {len(below)} ({', '.join(one.run.id for one in below)});",
         f"above {NEVER_ABOVE}: {len(above)} ({', '.join(one.run.id for one in above)}).",
+        f"Of these the best shards weights where the recipe does not: {', '.join(sharded)};",
+        f"the recipe itself is projected above 1.05: {', '.join(high)}.",
         "",
         "## Recipe by recipe",
         "",

@@ -87,7 +87,7 @@ class MixingWork:
 
 @runtime_checkable
 class Mixer(Protocol):
-    """What every mixer provides. hidden: the model's hidden size H."""
+    """What every mixer provides; by default it has and does nothing. hidden: the model's hidden size H."""
 
     @property
     def name(self) -> str:
@@ -96,18 +96,23 @@ class Mixer(Protocol):
     @property
     def num_heads(self) -> int:
         """Heads that tensor parallelism has to divide; 0 where nothing is divided by heads."""
+        return 0
 
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         """Its weight matrices."""
+        return ()
 
     def vectors(self, hidden: int) -> tuple[int, int]:
         """Parameters that are no matrices (norms, biases, convolutions): divided by tp, and replicated."""
+        return 0, 0
 
     def core(self, hidden: int) -> MixingWork:
         """What its streams, its scan and its kernel work on."""
+        return MixingWork()
 
     def mixing_flops(self, seq_length: int) -> float:
         """FLOPs per token of forward beyond projections and vectors, causal."""
+        return 0.0
 
 
 def mixer_params(mixer: Mixer, hidden: int) -> int:
@@ -126,25 +131,9 @@ def attended_tokens(seq_length: int, window: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class NoMixer:
+class NoMixer(Mixer):
     """A layer that is a feed-forward alone (Nemotron-H)."""
 
     @property
     def name(self) -> str:
         return "none"
-
-    @property
-    def num_heads(self) -> int:
-        return 0
-
-    def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
-        return ()
-
-    def vectors(self, hidden: int) -> tuple[int, int]:
-        return 0, 0
-
-    def core(self, hidden: int) -> MixingWork:
-        return MixingWork()
-
-    def mixing_flops(self, seq_length: int) -> float:
-        return 0.0

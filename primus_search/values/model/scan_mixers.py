@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.values.model.mixer import MixingWork, WeightMatrix, column, row, whole
+from primus_search.values.model.mixer import Mixer, MixingWork, WeightMatrix, column, row, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +230,7 @@ class LightningAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvolution:
+class ShortConvolution(Mixer):
     """Two gates and an input from one projection, a depthwise causal convolution of `kernel` tokens, a projection out.
 
     Source: LFM2 technical report (arXiv:2511.23404) section 2; modules of transformers 5.23 `lfm2`.
@@ -243,10 +243,6 @@ class ShortConvolution:
     def name(self) -> str:
         return f"short convolution {self.kernel}"
 
-    @property
-    def num_heads(self) -> int:
-        return 0
-
     def projections(self, hidden: int) -> tuple[WeightMatrix, ...]:
         return (column("input", 3 * hidden, hidden), row("output", hidden, hidden))
 
@@ -256,6 +252,3 @@ class ShortConvolution:
 
     def core(self, hidden: int) -> MixingWork:
         return MixingWork(copied=2 * hidden)
-
-    def mixing_flops(self, seq_length: int) -> float:
-        return 0.0
