@@ -102,9 +102,8 @@ def steps(evaluator: Evaluator, base: Values, figures: Figures) -> list[Neighbou
             trial = evaluator.try_out(base, {axis: value})
             if not trial.changes:
                 continue  # the axis does not matter here
-            behind = None
-            if trial.figures is not None:
-                behind = 1.0 - trial.figures.expected_tokens_per_s_per_gpu / figures.expected_tokens_per_s_per_gpu
+            gain = trial.gain(figures)
+            behind = None if gain is None else -gain
             found.append(Neighbour(axis=axis, trial=trial, is_in_space=is_in_space, behind=behind))
     return found
 

@@ -91,7 +91,8 @@ class _Subject:
             if any(self.base[name] != value for name, value in change.items()):
                 trial = self.evaluator.try_out(self.base, change)
                 if trial.changes:
-                    yield self._remedy(change_text(trial), trial, self._offers(change))
+                    gain, is_offered = trial.gain(self.figures), self._offers(change)
+                    yield Remedy(what=change_text(trial), trial=trial, gain=gain, is_in_space=is_offered)
 
     def cluster(self, what: str, change: Callable[[Cluster], Cluster]) -> Iterator[Remedy]:
         """The same candidate on a changed machine."""
@@ -126,13 +127,7 @@ class _Subject:
         broken = evaluator.broken(self.base)
         figures = None if broken else evaluator.project([self.base])[0]
         trial = Trial(values=self.base, changes={}, broken=broken, figures=figures)
-        return self._remedy(what, trial, False)
-
-    def _remedy(self, what: str, trial: Trial, is_in_space: bool) -> Remedy:
-        gain = None
-        if trial.figures is not None:
-            gain = trial.figures.expected_tokens_per_s_per_gpu / self.figures.expected_tokens_per_s_per_gpu - 1.0
-        return Remedy(what=what, trial=trial, gain=gain, is_in_space=is_in_space)
+        return Remedy(what=what, trial=trial, gain=trial.gain(self.figures), is_in_space=False)
 
 
 def _precision(subject: _Subject) -> str:

@@ -33,12 +33,6 @@ class StepParts:
         return float(sum(self.__getattribute__(f.name) for f in fields(self)))
 
     @classmethod
-    def traced(cls, step: TracedStep) -> "StepParts":
-        """What a profiler saw."""
-        return cls(gemm_s=step.gemm_s, attention_s=step.attention_s, exchange_s=step.exchange_s, other_s=step.other_s,
-                   idle_s=step.idle_s)  # fmt: skip
-
-    @classmethod
     def projected(cls, job: Job, one: Candidates, projection: Projection) -> "StepParts":
         """Of the pipeline rank with most work; recomputed kernels count as what they repeat."""
         ran, step = _passes(job, one, int(projection.microbatches[0])), projection.step
@@ -77,7 +71,8 @@ def _seconds(job: Job, one: Candidates, operations: list[Operation]) -> list[flo
 
 def side_by_side(job: Job, one: Candidates, projection: Projection, step: TracedStep) -> dict[str, Any]:
     """Both steps by part, for JSON: `{"projected": {...}, "traced": {...}, "steps", "hidden_exchange_s", "ran_on"}`."""
-    parts = {"projected": StepParts.projected(job, one, projection), "traced": StepParts.traced(step)}
+    seen = StepParts(**{f.name: step.__getattribute__(f.name) for f in fields(StepParts)})
+    parts = {"projected": StepParts.projected(job, one, projection), "traced": seen}
     found: dict[str, Any] = {
         name: {f.name: part.__getattribute__(f.name) for f in fields(part)} | {"total_s": part.total_s}
         for name, part in parts.items()

@@ -93,6 +93,12 @@ class Trial:
     def fits(self) -> bool:
         return self.figures is not None and self.figures.fits
 
+    def gain(self, base: Figures) -> float | None:
+        """Of its expected rate over that of `base`, less 1; None where it is not legal."""
+        if self.figures is None:
+            return None
+        return self.figures.expected_tokens_per_s_per_gpu / base.expected_tokens_per_s_per_gpu - 1.0
+
 
 def word(axis: str, value: AxisValue) -> Any:
     """A value as ranking.csv writes it."""

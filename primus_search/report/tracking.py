@@ -114,16 +114,12 @@ def send(folder: Path, uri: str, experiment: str) -> list[str]:
         raise InputError([Problem(f"--to {uri}", f"cannot be written to: {str(error)[:300]}")]) from None
 
 
-def _to_mlflow(mlflow: Any, whole: Tracked, uri: str, experiment: str) -> Iterator[str]:
+def _to_mlflow(mlflow: Any, one: Tracked, uri: str, experiment: str, parent: str = "") -> Iterator[str]:
     client = mlflow.MlflowClient(tracking_uri=uri)
     known = client.get_experiment_by_name(experiment)
-    number = known.experiment_id if known else client.create_experiment(experiment)
-    yield from _of_mlflow(client, number, whole, "")
-
-
-def _of_mlflow(client: Any, experiment: str, one: Tracked, parent: str) -> Iterator[str]:
+    place = known.experiment_id if known else client.create_experiment(experiment)
     tags = {"mlflow.parentRunId": parent} if parent else {}
-    number = client.create_run(experiment, run_name=one.name, tags=tags).info.run_id
+    number = client.create_run(place, run_name=one.name, tags=tags).info.run_id
     for key, text in one.params.items():
         client.log_param(number, key, text)
     for key, value in one.metrics.items():
@@ -133,7 +129,7 @@ def _of_mlflow(client: Any, experiment: str, one: Tracked, parent: str) -> Itera
     client.set_terminated(number)
     yield number
     for child in one.inside:
-        yield from _of_mlflow(client, experiment, child, number)
+        yield from _to_mlflow(mlflow, child, uri, experiment, number)
 
 
 def _to_wandb(wandb: Any, one: Tracked, place: str, project: str, group: str = "") -> Iterator[str]:

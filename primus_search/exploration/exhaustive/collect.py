@@ -110,20 +110,22 @@ def collect(
     seeds: rows of each cluster that are known before; they prune, and count where the search ends early.
     """
     gathered, notes, interrupted_by = _Gathered(funnel, tasks, progress, seeds), list[str](), 0
+    unkept = ""
     for done in journal.done if journal else ():
         gathered.add(done.task, done.findings)
     left = _within([task for task in tasks if task.number not in gathered.done], budget.candidates)
     ends_at = time.monotonic() + budget.seconds if budget.seconds else math.inf
-    record = _Record(journal)
     try:
         for task, findings in engine.map(left, gathered.cut_of, lambda: time.monotonic() >= ends_at):
             gathered.add(task.number, findings)
-            record.add(task.number, findings)
+            if journal and not unkept:
+                unkept = _unkept(journal, task.number, findings)
     except (KeyboardInterrupt, Interrupted) as stop:
         interrupted_by = signal_of(stop)
         notes.append("interrupted: these are the best candidates found so far")
     finally:
-        record.close()
+        if journal:
+            journal.close()
     is_complete = len(gathered.done) == len(tasks)
     lost = [] if interrupted_by else [str(one) for one in engine.lost]
     if lost:
@@ -134,33 +136,19 @@ def collect(
     return Collected(
         findings=tuple(gathered.findings if is_complete else gathered.with_seeds()),
         is_complete=is_complete,
-        notes=(*notes, *record.notes),
+        notes=(*notes, unkept) if unkept else tuple(notes),
         interrupted_by=interrupted_by,
         lost=tuple(lost),
     )
 
 
-class _Record:
-    """The journal, as long as it can be written: a full disk must not end a search that can still end well."""
-
-    def __init__(self, journal: Journal | None) -> None:
-        self._journal, self.notes = journal, list[str]()
-
-    def add(self, task: int, findings: Findings) -> None:
-        if self._journal is None:
-            return
-        try:
-            self._journal.add(task, findings)
-        except OSError as error:
-            self.notes.append(
-                f"the journal could not be written ({error.strerror}): --resume would do again what followed"
-            )
-            self.close()
-
-    def close(self) -> None:
-        if self._journal is not None:
-            self._journal.close()
-        self._journal = None
+def _unkept(journal: Journal, task: int, findings: Findings) -> str:
+    """Record a task; a note where that is impossible: a full disk must not end a search that can still end well."""
+    try:
+        journal.add(task, findings)
+    except OSError as error:
+        return f"the journal could not be written ({error.strerror}): --resume would do again what followed"
+    return ""
 
 
 def _within(tasks: Sequence[Task], candidates: int) -> Sequence[Task]:
