@@ -98,33 +98,25 @@ class Costs:
         return StageCosts(overlap=self.overlap, **arrays)
 
     def _stages(self, name: Literal["forward", "backward", "weight"], given: ArrayLike, n: int, vpp: int) -> Floats:
-        values = np.asarray(given, dtype=np.float64)
-        if values.ndim == 0:
-            out = np.full(n, float(values) / vpp)
-            out[-1] += self.last_head_extra * float(values)
-            return out
-        _check_length(f"costs.{name}", values, n, "virtual stage")
-        if self.last_head_extra:
+        out = _spread(f"costs.{name}", given, n, parts=vpp)
+        if np.ndim(given) == 0:
+            out[-1] += self.last_head_extra * float(np.asarray(given))
+        elif self.last_head_extra:
             raise ScheduleError("costs.last_head_extra: only with scalar costs; an array already has its last stage")
-        return values.copy()
+        return out
 
     def _hops(self, n: int) -> Floats:
-        values = np.asarray(self.comm, dtype=np.float64)
-        if values.ndim == 0:
-            return np.full(n - 1, float(values))
-        _check_length("costs.comm", values, n - 1, "hop between virtual stages")
-        return values
+        return _spread("costs.comm", self.comm, n - 1, per="hop between virtual stages")
 
     def _activation(self, n: int, vpp: int) -> Floats:
-        if self.activation is None:
-            return np.full(n, 1.0 / vpp)
-        values = np.asarray(self.activation, dtype=np.float64)
-        if values.ndim == 0:
-            return np.full(n, float(values) / vpp)
-        _check_length("costs.activation", values, n, "virtual stage")
-        return values.copy()
+        return _spread("costs.activation", 1.0 if self.activation is None else self.activation, n, parts=vpp)
 
 
-def _check_length(name: str, values: Floats, wanted: int, per: str) -> None:
+def _spread(name: str, given: ArrayLike, wanted: int, *, parts: int = 1, per: str = "virtual stage") -> Floats:
+    """One entry per stage or hop: a scalar over so many parts in each, or the entries that are given."""
+    values = np.asarray(given, dtype=np.float64)
+    if values.ndim == 0:
+        return np.full(wanted, float(values) / parts)
     if len(values) != wanted:
         raise ScheduleError(f"{name}: {len(values)} entries; give a scalar or {wanted}, one per {per}")
+    return values.copy()

@@ -114,6 +114,9 @@ class Table:
     ) -> "Table":
         """A table from the order of each rank."""
         sizes = [len(rank.kind) for rank in ranks]
+        pairs = [
+            np.zeros(n) if one.overlaps_next is None else one.overlaps_next for n, one in zip(sizes, ranks, strict=True)
+        ]
         return cls(
             name=name,
             stages=len(ranks),
@@ -121,17 +124,10 @@ class Table:
             virtual_stages=virtual_stages,
             placement=placement,
             offsets=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            kind=np.concatenate([np.asarray(rank.kind, dtype=np.int8) for rank in ranks]),
-            stage=np.concatenate([np.asarray(rank.stage, dtype=np.int16) for rank in ranks]),
-            micro_batch=np.concatenate([np.asarray(rank.micro_batch, dtype=np.int32) for rank in ranks]),
-            overlaps_next=np.concatenate(
-                [
-                    np.zeros(len(rank.kind), dtype=np.bool_)
-                    if rank.overlaps_next is None
-                    else np.asarray(rank.overlaps_next, dtype=np.bool_)
-                    for rank in ranks
-                ]
-            ),
+            kind=np.concatenate([rank.kind for rank in ranks]).astype(np.int8),
+            stage=np.concatenate([rank.stage for rank in ranks]).astype(np.int16),
+            micro_batch=np.concatenate([rank.micro_batch for rank in ranks]).astype(np.int32),
+            overlaps_next=np.concatenate(pairs).astype(np.bool_),
         )
 
     def __len__(self) -> int:

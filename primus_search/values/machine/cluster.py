@@ -34,7 +34,7 @@ Recipes are named as in `candidates.Fp8`, BF16 as bf16.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from primus_search.values.machine.stack import SiteErrors, Stack
@@ -294,17 +294,6 @@ class Accelerator:
         return self.hbm_bytes * (1.0 - margin)
 
 
-_EFFICIENCIES = (
-    "ring_efficiency",
-    "all_to_all_efficiency",
-    "p2p_efficiency",
-    "dispatch_efficiency",
-    "nic_efficiency",
-    "nic_all_to_all_efficiency",
-    "nic_dispatch_efficiency",
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """Topology, line rates, latencies, and the share of the line that collectives reach.
@@ -374,10 +363,12 @@ class Network:
         for name in ("gpus_per_node", "domain_size", "nics_per_node", "pod_size"):
             if self.__getattribute__(name) < 1:
                 raise ValueError(f"{name} must be at least 1")
-        for name in ("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s", *_EFFICIENCIES):
+        shares = [f.name for f in fields(self) if f.name.endswith("_efficiency")]
+        positive = ("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s", *shares)
+        for name in (one for one in positive if one != "in_network_efficiency"):
             if self.__getattribute__(name) <= 0.0:
                 raise ValueError(f"{name} must be above 0; a link that is not there belongs to no group")
-        if any(self.__getattribute__(name) > 1.0 for name in (*_EFFICIENCIES, "pair_loss", "in_network_efficiency")):
+        if any(self.__getattribute__(name) > 1.0 for name in (*shares, "pair_loss")):
             raise ValueError("an efficiency is a share of the line rate and cannot exceed 1")
 
     @property
