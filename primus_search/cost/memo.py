@@ -8,7 +8,7 @@ table and compared with the key they are taken for, so numbers are exact whateve
     (array([0, 0, 1]), array([0, 2]))
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -86,6 +86,15 @@ class KeyNumbers:
 def distinct(columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
     """Number of every row among the distinct rows of these columns, and the position of the first row of each."""
     return KeyNumbers().encode(columns)
+
+
+def alike(keys: Ints) -> Iterator[Ints]:
+    """Positions of the columns of `keys` that are alike, group by group."""
+    if keys.shape[1] == 0:
+        return
+    order = np.lexsort(keys[::-1])
+    changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
+    yield from np.split(order, np.flatnonzero(changes) + 1)
 
 
 def in_codes(column: NDArray[Any]) -> tuple[NDArray[Any], Ints]:

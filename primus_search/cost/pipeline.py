@@ -14,7 +14,7 @@ import numpy as np
 from primus_search.base.errors import ScheduleError
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
-from primus_search.cost.memo import Rows, in_order
+from primus_search.cost.memo import Rows, alike, in_order
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.operations import Part
 from primus_search.schedule import algorithm, order_for, ranks_of
@@ -168,12 +168,7 @@ def enclose(
 
 def simulate(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: Floats, rows: Floats) -> None:
     """Fill in the bubble of estimated rows: what is left of the exact makespan, simulated order by order."""
-    order = np.lexsort((keys.microbatches, keys.shape))
-    shape, microbatches = keys.shape[order], keys.microbatches[order]
-    changes = np.flatnonzero((np.diff(shape) != 0) | (np.diff(microbatches) != 0)) + 1
-    for members in np.split(order, changes):
-        if len(members) == 0:
-            continue
+    for members in alike(np.stack([keys.shape, keys.microbatches])):
         some = keys.take(members)
         makespan = _makespan(shapes, some, layers, hops[some.hop])
         rows[members, BUBBLE] = makespan - in_order(rows[members, :PARTS].T)

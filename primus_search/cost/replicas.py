@@ -2,8 +2,6 @@
 optimizer step reads gradients, master weights and moments, and writes them back.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -11,7 +9,7 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
-from primus_search.cost.memo import in_order
+from primus_search.cost.memo import alike, in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
@@ -87,7 +85,7 @@ def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:
 def _on_busiest(model: Model, c: Candidates, of_kind: Floats) -> Floats:
     """Of something that layers of each kind have, (kinds, rows), the most that any pipeline rank holds."""
     out = np.zeros(len(c))
-    for members in _groups(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
+    for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
         i = int(members[0])
         counts, ranks = dealt_of(model, c, i).counts, ranks_of(c.placement(i))
         held = np.zeros((int(c.pp[i]), len(model.kinds)))
@@ -125,7 +123,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
     mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
     out = np.zeros((2, len(c)))
-    for members in _groups(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
+    for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
         i = int(members[0])
         stages, pp = dealt_of(model, c, i), int(c.pp[i])
         has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
@@ -148,15 +146,6 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
 def dealt_of(model: Model, c: Candidates, i: int) -> StageLayers:
     """The layers of every virtual stage of row i."""
     return dealt_layers(model, int(c.pp[i] * c.vpp[i]), c.layouts[int(c.pipeline_layout[i])])
-
-
-def _groups(keys: Ints) -> Iterator[Ints]:
-    """Positions of the columns of `keys` that are alike, group by group."""
-    if keys.shape[1] == 0:
-        return
-    order = np.lexsort(keys[::-1])
-    changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
-    yield from np.split(order, np.flatnonzero(changes) + 1)
 
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.

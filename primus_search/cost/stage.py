@@ -22,19 +22,9 @@ from primus_search.cost.parts.operations import Module, Operation, Part, Pass, W
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
 from primus_search.cost.traffic.layer_traffic import add_beside, add_exposed, add_inside, end_traffic_s, sharded_ends
-from primus_search.values.candidates import (
-    COLUMN_NAMES,
-    Bools,
-    Candidates,
-    CudaGraph,
-    Floats,
-    Fp8,
-    Ints,
-    Recompute,
-    Sharding,
-)
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
 from primus_search.values.job import Job
-from primus_search.values.knobs import Enters, Scope, reading
+from primus_search.values.knobs import Enters, Recompute, Scope, reading
 from primus_search.values.layout import StageLayers
 from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.base.errors import ScheduleError
-from primus_search.cost.memo import Canonical, KeyNumbers, Rows, WordNumbers, distinct
+from primus_search.cost.memo import Canonical, KeyNumbers, Rows, WordNumbers, alike, distinct
 from primus_search.values.candidates import Candidates, Columns, Floats, Ints, PipelineOrder, Recompute, RecomputeMethod
 from primus_search.values.job import Job
 from primus_search.values.layout import Layout, StageLayers, dealt_layers
@@ -332,9 +332,9 @@ class PipelineMoments:
         order = np.argsort(pipeline, kind="stable")
         columns = [column[order] for column in (pipeline, relief.again, relief.group, relief.offload)]
         numbers, new = self._reliefs.encode(columns)
-        for members in np.split(order[new], np.flatnonzero(np.diff(pipeline[order[new]])) + 1):
-            if len(members):
-                self._append(pipelines[same[members[0]]], relief.take(members))
+        fresh = order[new]
+        for members in (fresh[rows] for rows in alike(pipeline[fresh][None])):
+            self._append(pipelines[same[members[0]]], relief.take(members))
         out = np.empty_like(numbers)
         out[order] = numbers
         return out

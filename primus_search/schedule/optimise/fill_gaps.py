@@ -4,7 +4,7 @@
 A repeating order leaves gaps in its warm-up and cool-down, where the passes that would fill them in the steady part do
 not exist yet or any more. `gaps_filled` moves every pass to the earliest gap of its rank that it fits, if its input is
 there and its activations do not lift the rank above the limit at any point in between; no pass begins later than
-before. `weights_replaced` keeps the forwards and input gradients and decides anew where the weight gradients go.
+before. `split_backward` keeps the forwards and input gradients and decides anew where the weight gradients go.
 Source: squeezing and reordering of arXiv:2405.15362, section 4.2, there on a grid of equal passes; here in time.
 
 Zero-bubble variants of fused orders: split BW into B and W and run W where a rank would idle.

@@ -50,15 +50,17 @@ class Periods:
 @lru_cache(maxsize=512)
 def find(table: Table) -> Periods:
     """The periods of an order; `count` is 0 when there are too few to be worth it."""
-    links, best = table.links, Periods.none(table)
+    links, best, least = table.links, Periods.none(table), 0
     for shift in _shifts(table):
+        if least and shift % least == 0:  # the same periods, several at a time
+            continue
         count, cut, step, lookback, settled = _with_shift(
             table.offsets, table.kind, table.stage, table.micro_batch, table.overlaps_next, links.source, links.rank,
             shift,
         )  # fmt: skip
         found = Periods(cut=cut, step=step, count=count, lookback=lookback, settled=settled)
         if found.passes > best.passes:
-            best = found
+            best, least = found, shift
     return best
 
 
