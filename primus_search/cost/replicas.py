@@ -2,6 +2,8 @@
 optimizer step reads gradients, master weights and moments, and writes them back.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -85,11 +87,9 @@ def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:
 def _on_busiest(model: Model, c: Candidates, of_kind: Floats) -> Floats:
     """Of something that layers of each kind have, (kinds, rows), the most that any pipeline rank holds."""
     out = np.zeros(len(c))
-    for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
-        i = int(members[0])
-        counts, ranks = dealt_of(model, c, i).counts, ranks_of(c.placement(i))
-        held = np.zeros((int(c.pp[i]), len(model.kinds)))
-        np.add.at(held, ranks[: len(counts)], counts)
+    for members, stages, ranks in _placements(model, c):
+        held = np.zeros((int(c.pp[members[0]]), len(model.kinds)))
+        np.add.at(held, ranks, stages.counts)
         out[members] = in_order(held[:, [k]] * of_kind[k, members] for k in range(len(of_kind))).max(axis=0)
     return out
 
@@ -123,9 +123,8 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
     mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
     out = np.zeros((2, len(c)))
-    for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
-        i = int(members[0])
-        stages, pp = dealt_of(model, c, i), int(c.pp[i])
+    for members, stages, ranks in _placements(model, c):
+        pp = int(c.pp[members[0]])
         has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
         ends = stages.num_embeddings * model.input_params + has_matrix * model.head_params
         layers = range(len(model.kinds))
@@ -133,7 +132,6 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
         expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
         expert = expert + stages.mtp[:, None] * mtp_expert[members]
-        ranks = ranks_of(c.placement(i))[: len(ends)]
         on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
         dense = np.array([in_order(dense[stage]) for stage in on_rank])
         expert = np.array([in_order(expert[stage]) for stage in on_rank])
@@ -146,6 +144,13 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
 def dealt_of(model: Model, c: Candidates, i: int) -> StageLayers:
     """The layers of every virtual stage of row i."""
     return dealt_layers(model, int(c.pp[i] * c.vpp[i]), c.layouts[int(c.pipeline_layout[i])])
+
+
+def _placements(model: Model, c: Candidates) -> Iterator[tuple[Ints, StageLayers, Ints]]:
+    """Rows that deal layers to pipeline ranks alike, with the layers and the rank of every virtual stage."""
+    for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
+        stages = dealt_of(model, c, int(members[0]))
+        yield members, stages, ranks_of(c.placement(int(members[0])))[: len(stages.counts)]
 
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.

@@ -44,7 +44,7 @@ Valid: for every order, fused or split, of unequal stages too. Compared with pro
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Unpack
+from typing import Unpack
 
 import numpy as np
 from numba import njit
@@ -139,9 +139,9 @@ def _of_ranks(costs: StageCosts, paths: _Paths, mine: Ints, m: int, limit: float
                          head[:, 0] + m * held / limit)  # fmt: skip
     if one_copy:
         back = paths.first_b[mine] - paths.first_b[mine[:, -1:]] + b
-        ranks = RankPasses(f, b, w, a, head, np.ascontiguousarray(away[:, -1]), back, after[:, -1])
-        again = reuse_bounds(m, ranks, limit, costs.overlap == 0.0)
-        limited = np.maximum(limited, again)
+        turns = _turns(m, f, b + w, a, limit) if costs.overlap == 0.0 else np.zeros((len(f), 0))
+        last = _last_gradients(m, f, b, w, a, head, np.ascontiguousarray(away[:, -1]), back, limit, turns)
+        limited = np.maximum(limited, last + b[:, -1] + after[:, -1])
     return np.where(tight, np.maximum(bounds, limited), bounds)
 
 
@@ -242,34 +242,6 @@ def _last_gradients(m, forward, backward, weight, activation, head, away, back, 
             m, forward[r], backward[r], weight[r], activation[r], head[r], away[r], back[r], limit, turns[r]
         )
     return gradient
-
-
-class RankPasses(NamedTuple):
-    """Passes of every rank, a row per rank, as `last_start` takes them for one.
-
-    after  from the end of B(s_v) to the end of the micro-batch
-    """
-
-    forward: Floats
-    backward: Floats
-    weight: Floats
-    activation: Floats
-    head: Floats
-    away: Floats
-    back: Floats
-    after: Floats
-
-
-def reuse_bounds(m: int, ranks: RankPasses, limit: float, one_at_a_time: bool) -> Floats:
-    """Makespan bound of every rank, in the unit of the costs; infinite when one micro-batch does not fit.
-
-    `one_at_a_time`: no pass hides behind another one.
-    """
-    turns = np.zeros((len(ranks.forward), 0))
-    if one_at_a_time:
-        turns = _turns(m, ranks.forward, ranks.backward + ranks.weight, ranks.activation, limit)
-    gradient: Floats = _last_gradients(m, *ranks[:-1], limit, turns)
-    return gradient + ranks.backward[:, -1] + ranks.after
 
 
 ROUNDS = 3

@@ -27,13 +27,7 @@ from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
 
-def context_parallel(
-    job: Job,
-    c: Candidates,
-    *,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-) -> LayerTraffic:
+def context_parallel(job: Job, c: Candidates, *, forward_s: ArrayLike, backward_s: ArrayLike) -> LayerTraffic:
     """Context-parallel traffic of one layer, given the seconds of its core attention (already 1/cp of the pairs).
 
     Formula: ring, per step, message kv = local tokens * (K and V of the rank's heads) * 2 bytes
@@ -61,13 +55,11 @@ def _where(mask: Bools, chosen: LayerTraffic, other: LayerTraffic) -> LayerTraff
     """Rows of one exchange where the mask holds, of the other elsewhere."""
 
     def both(a: Comm, b: Comm) -> Comm:
-        columns = {f: np.where(mask, a.__getattribute__(f), b.__getattribute__(f)) for f in _COLUMNS}
-        return Comm(operation=b.operation, **columns)
+        message, count = np.where(mask, a.message_bytes, b.message_bytes), np.where(mask, a.count, b.count)
+        seconds = np.where(mask, a.seconds, b.seconds)
+        return comm(b.operation, message, count, seconds, np.where(mask, a.exposed_s, b.exposed_s))
 
     return LayerTraffic(forward=both(chosen.forward, other.forward), backward=both(chosen.backward, other.backward))
-
-
-_COLUMNS = ("message_bytes", "count", "seconds", "exposed_s")
 
 
 def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:
@@ -77,13 +69,7 @@ def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:
     return tokens * heads * (model.qk_head_dim + model.v_head_dim) * BF16_BYTES
 
 
-def _ring(
-    job: Job,
-    c: Candidates,
-    ring: Group,
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-) -> LayerTraffic:
+def _ring(job: Job, c: Candidates, ring: Group, forward_s: ArrayLike, backward_s: ArrayLike) -> LayerTraffic:
     network, stack = job.network, job.stack
     kv = key_value_bytes(job.model, job.workload, c)
     ranks = np.asarray(ring.size)
@@ -94,15 +80,10 @@ def _ring(
         exposed_s(sent_s, np.asarray(core_s) / ranks, overlap=stack.communication.context_overlap)
         for sent_s, core_s in ((one, forward_s), (two, backward_s))
     )
+    back, left = steps * two + one, steps * backward_left + one
     return LayerTraffic(
         forward=comm("context-parallel ring forward", kv, steps, steps * one, steps * forward_left),
-        backward=comm(
-            "context-parallel ring backward",
-            2.0 * kv,
-            ranks * (ranks > 1),
-            steps * two + one,
-            steps * backward_left + one,
-        ),
+        backward=comm("context-parallel ring backward", 2.0 * kv, ranks * (ranks > 1), back, left),
     )
 
 

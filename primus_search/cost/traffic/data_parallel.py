@@ -28,7 +28,7 @@ messages of their own; where those are the replicas of the dense weights, a laye
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -83,54 +83,48 @@ def data_parallel(
     scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     reduced = [
-        _reduce(job, group, params * replicates, scatters, sent_bytes)
-        for group, params in ((dense, dense_params), (experts, expert_params))
+        _reduce(job, f"{of} gradients", group, params * replicates, scatters, sent_bytes)
+        for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     gathered = [
-        _buckets(job, all_gather_s, group, params * is_sharded, weight_bytes)
-        for group, params in ((Group(shard, c.tp), dense_params), (experts, expert_params))
+        _buckets(job, f"{of} weights", all_gather_s, group, params * is_sharded, weight_bytes)
+        for of, group, params in (("dense", Group(shard, c.tp), dense_params), ("expert", experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
     gather_overlap = np.where(c.overlap_grad_reduce, stack.sharding.param_gather_overlap, 0.0)
     backward_left = np.maximum(backward_s - overlap * reduced[0].seconds, 0.0)
     forward_left = np.maximum(forward_s - gather_overlap * gathered[0].seconds, 0.0)
     return DataParallel(
-        dense_gradients=_row("dense gradients", reduced[0], backward_s, overlap),
-        expert_gradients=_row("expert gradients", reduced[1], backward_left, overlap),
-        dense_weights=_row("dense weights", gathered[0], forward_s, gather_overlap),
-        expert_weights=_row("expert weights", gathered[1], forward_left, gather_overlap),
+        dense_gradients=_behind(reduced[0], backward_s, overlap),
+        expert_gradients=_behind(reduced[1], backward_left, overlap),
+        dense_weights=_behind(gathered[0], forward_s, gather_overlap),
+        expert_weights=_behind(gathered[1], forward_left, gather_overlap),
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Buckets:
-    message_bytes: Floats
-    count: Floats
-    seconds: Floats
-
-
-def _buckets(job: Job, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float) -> _Buckets:
+def _buckets(
+    job: Job, operation: str, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float
+) -> Comm:
     """All parameters in equal buckets of at most the stack's bucket size, one collective each."""
     count = np.maximum(np.ceil(params / job.stack.sharding.gradient_bucket_params), 1.0)
     message = params / count * element_bytes
-    seconds = (
-        (message > 0) * count * collective(job.network, message, group) / job.stack.efficiencies.network_efficiency
-    )
-    return _Buckets(message_bytes=message, count=count * (seconds > 0), seconds=seconds)
+    sent_s = (message > 0) * count * collective(job.network, message, group)
+    seconds = sent_s / job.stack.efficiencies.network_efficiency
+    return comm(operation, message, count * (seconds > 0), seconds)
 
 
-def _reduce(job: Job, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats) -> _Buckets:
+def _reduce(job: Job, operation: str, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats) -> Comm:
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
         scattered = reduce_scatter_s(network, message_bytes, members)
         return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
 
-    return _buckets(job, reduce_s, group, params, sent_bytes)
+    return _buckets(job, operation, reduce_s, group, params, sent_bytes)
 
 
-def _row(operation: str, sent: _Buckets, compute_s: Floats | float, overlap: Floats) -> Comm:
+def _behind(sent: Comm, compute_s: Floats | float, overlap: Floats) -> Comm:
+    """What compute leaves of some traffic: at least the last collective."""
     left = exposed_s(sent.seconds, compute_s, overlap=overlap)
-    last = sent.seconds / np.maximum(sent.count, 1.0)
-    return comm(operation, sent.message_bytes, sent.count, sent.seconds, np.maximum(left, last))
+    return replace(sent, exposed_s=np.maximum(left, sent.seconds / np.maximum(sent.count, 1.0)))
 
 
 ENDLESS_S = 1e9

@@ -19,7 +19,7 @@ NVIDIA/Megatron-LM core/transformer/moe/moe_utils.py group_limited_topk; DeepSee
 """
 
 from collections import Counter
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import combinations
 from math import comb
 from statistics import NormalDist
@@ -75,7 +75,11 @@ def expert_parallel(
     inside = split_expert_s(network, rows * row, c)
     scale = busiest_over_mean(moe, workload, c) / stack.efficiencies.network_efficiency
     overlap = exchange_overlap_share(stack, c)
-    exposed = partial(_exposed_s, stack, overlap)
+
+    def exposed(comm_s: Floats, shared_s: Floats | float, compute_s: Floats | float) -> Floats:
+        left = exposed_s(comm_s, shared_s, overlap=float(stack.experts.shared_expert_overlap))
+        return exposed_s(left, compute_s, overlap=overlap)
+
     there, back = scale * (dispatch + combine + inside), scale * (2.0 * combine + inside)
     count = 2 * (c.ep > 1) + 2 * (c.etp > 1)
     message = tokens * moe.top_k * row
@@ -111,14 +115,6 @@ def busiest_over_mean(moe: MixtureOfExperts, workload: Workload, c: Candidates) 
     busiest = np.where(degrees > 1, workload.routing_imbalance * drawn, 1.0)
     result: Floats = busiest[at]
     return result
-
-
-def _exposed_s(
-    stack: Stack, overlap: Floats, comm_s: Floats, shared_s: Floats | float, compute_s: Floats | float
-) -> Floats:
-    shared = 1.0 if stack.experts.shared_expert_overlap else 0.0
-    left = exposed_s(comm_s, shared_s, overlap=shared)
-    return exposed_s(left, compute_s, overlap=overlap)
 
 
 def exchange_overlap_share(stack: Stack, c: Candidates) -> Floats:

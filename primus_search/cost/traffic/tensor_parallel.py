@@ -20,9 +20,8 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import GATHERS_LOW
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
-from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model, NoFeedForward, NoMixer
 
 
@@ -57,37 +56,16 @@ def tensor_parallel(job: Job, kind: LayerKind, c: Candidates, gemms_s: ArrayLike
     blocking = scale * np.where(sp, gather + scatter, reduce)
     beside_weight_grad = scale * np.where(sp, scatter, reduce)
     beside_input_grad = scale * np.where(sp, gather, 0.0)
-    return LayerTraffic(
-        forward=comm(
-            "tensor-parallel forward",
-            full,
-            np.where(sp, 2 * blocks, blocks) * (c.tp > 1),
-            blocking,
-            exposed_s(blocking, gemms_s, overlap=overlap),
-        ),
-        backward=comm(
-            "tensor-parallel backward",
-            full,
-            np.where(sp, 3 * blocks, blocks) * (c.tp > 1),
-            beside_weight_grad + beside_input_grad + scale * np.where(sp, gather, 0.0),
-            _backward_exposed_s(stack, overlap, sp, scale * gather, beside_weight_grad, beside_input_grad, gemms_s),
-        ),
-    )
-
-
-def _backward_exposed_s(
-    stack: Stack,
-    overlap: Floats,
-    sp: ArrayLike,
-    gather_s: Floats,
-    beside_weight_grad_s: Floats,
-    beside_input_grad_s: Floats,
-    gemms_s: ArrayLike,
-) -> Floats:
-    """Seconds of backward traffic on the critical path; each GEMM hides one stream of traffic only."""
+    # Each GEMM hides one stream of traffic only.
     async_overlap = stack.communication.tensor_async_overlap
-    first = exposed_s(beside_input_grad_s, gemms_s, overlap=async_overlap)
-    second = exposed_s(beside_weight_grad_s, gemms_s, overlap=async_overlap)
-    left = np.maximum(np.asarray(gemms_s) - async_overlap * beside_input_grad_s, 0.0)
-    blocking = np.where(sp, gather_s, 0.0)
-    return first + second + exposed_s(blocking, left, overlap=overlap)
+    gemms_left = np.maximum(np.asarray(gemms_s) - async_overlap * beside_input_grad, 0.0)
+    backward_left = exposed_s(beside_input_grad, gemms_s, overlap=async_overlap)
+    backward_left = backward_left + exposed_s(beside_weight_grad, gemms_s, overlap=async_overlap)
+    backward_left = backward_left + exposed_s(beside_input_grad, gemms_left, overlap=overlap)
+    is_split, forward_left = c.tp > 1, exposed_s(blocking, gemms_s, overlap=overlap)
+    backward_s = beside_weight_grad + beside_input_grad + beside_input_grad
+    sent, back = np.where(sp, 2 * blocks, blocks) * is_split, np.where(sp, 3 * blocks, blocks) * is_split
+    return LayerTraffic(
+        forward=comm("tensor-parallel forward", full, sent, blocking, forward_left),
+        backward=comm("tensor-parallel backward", full, back, backward_s, backward_left),
+    )
