@@ -4,7 +4,9 @@ import errno
 import random
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from primus_search.base.errors import NothingFits
 from primus_search.declare import make_space
-from primus_search.exploration import Options, run_search
+from primus_search.exploration import Options, SearchResult, run_search
 from primus_search.exploration.exhaustive.collect import Budget
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, Shortlist
@@ -26,6 +28,7 @@ from tests.end_to_end.test_search import ranking_of, searched, space_of
 from tests.support.sampler_truth import hypervolume_share, regret
 
 METHODS = ("tpe", "nsga2", "nsga3", "qmc", "random")
+Whole = Callable[[str], tuple[Path, SearchResult]]
 
 
 def wide_space(**changes: Any) -> Space:
@@ -44,15 +47,33 @@ def sampled(space: Space, method: str = "tpe", **budget: Any) -> Space:
     return replace(space, search=replace(space.search, method=method, **budget))
 
 
-def truth_of(funnel: Funnel) -> Shortlist:
-    size = funnel.enumerators[0].size
-    return funnel.evaluate(Task(number=0, cluster=0, start=0, stop=size), OPEN).shortlist
+@pytest.fixture(scope="module")
+def walked() -> tuple[Funnel, Shortlist]:
+    """The wide space and its truth."""
+    funnel = Funnel(wide_space(), 1000)
+    task = Task(number=0, cluster=0, start=0, stop=funnel.enumerators[0].size)
+    return funnel, funnel.evaluate(task, OPEN).shortlist
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """An undisturbed search of 70 evaluations by a method, made once, in which no warning is heard."""
+
+    @cache
+    def run(method: str) -> tuple[Path, SearchResult]:
+        folder = tmp_path_factory.mktemp(method) / "whole"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return folder, searched(sampled(space_of(2), method, budget_evaluations=70), folder, workers=1)
+
+    return run
 
 
 @pytest.mark.parametrize("method", ["tpe", "nsga2"])
-def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(method: str) -> None:
-    funnel = Funnel(wide_space(), 1000)
-    truth = truth_of(funnel)
+def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(
+    method: str, walked: tuple[Funnel, Shortlist]
+) -> None:
+    funnel, truth = walked
     for seed in range(2):
         found = run_sampler(funnel, method, Budget(candidates=250), seed)
         assert found.evaluations <= 250
@@ -61,13 +82,10 @@ def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(meth
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_keeps_its_budget_and_repeats_itself(method: str, tmp_path: Path) -> None:
-    space = sampled(space_of(2), method, budget_evaluations=70)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        first = searched(space, tmp_path / "first", workers=1)
-    searched(space, tmp_path / "again", workers=1)
-    assert ranking_of(tmp_path / "first") == ranking_of(tmp_path / "again")
+def test_every_method_keeps_its_budget_and_repeats_itself(method: str, whole: Whole, tmp_path: Path) -> None:
+    folder, first = whole(method)
+    searched(sampled(space_of(2), method, budget_evaluations=70), tmp_path / "again", workers=1)
+    assert ranking_of(folder) == ranking_of(tmp_path / "again")
     assert (first.method, first.exact, first.is_complete) == (method, False, True)
     projected = next(stage for stage in first.stages if stage.name == "project")
     assert 0 < projected.rows <= 70
@@ -176,7 +194,7 @@ def test_the_study_in_the_run_folder_tells_every_trial(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fails_at", [0, 40])
 def test_a_full_disk_costs_the_study_and_not_the_search(
-    fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fails_at: int, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from optuna.storages.journal import JournalFileBackend
 
@@ -192,13 +210,13 @@ def test_a_full_disk_costs_the_study_and_not_the_search(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(self, logs)
 
-    searched(space, tmp_path / "whole", workers=1)
+    undisturbed, _ = whole("random")
     monkeypatch.setattr(JournalFileBackend, "append_logs", append)
     result = searched(space, tmp_path / "full", workers=1)
     assert len(calls) == fails_at + 1
     assert result.is_complete
     assert result.notes[-1] == "study.log could not be written (No space left on device): it lacks what followed"
-    assert ranking_of(tmp_path / "full") == ranking_of(tmp_path / "whole")
+    assert ranking_of(tmp_path / "full") == ranking_of(undisturbed)
 
 
 def test_a_ladder_is_sampled_on_every_cluster() -> None:
