@@ -8,7 +8,9 @@ TORCH_INDEX ?=
 # Their configuration parsers read our launch files in a test; what they need to train is not needed for that.
 PARSERS := megatron-core torchtitan
 
-# Bytecode, schedule kernels and, by a first small search, cost kernels are compiled here, so that no command has to.
+# Bytecode, schedule kernels and, by a first small search, cost kernels are compiled here, so that no command has to:
+# bytecode of the libraries beside the kernels, on another core, and not by pip, which would compile it before.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 WARM = $(shell mktemp -d)/warm-up
 NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set sharding=distributed_optimizer
 
@@ -33,13 +35,14 @@ help:
 # The stamp depends on the files that decide what is installed; a second `make run` installs nothing.
 $(READY): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
-		"$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps $(PARSERS)
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --no-deps $(PARSERS)
 	$(BIN)/python -m compileall -q primus_search
-	$(BIN)/python -c "from primus_search.schedule import warm_up; warm_up()"
-	$(BIN)/primus-search run spaces/mixtral_8x22b_mi355x.yaml --bench off --workers 1 --out $(WARM) $(NARROW) >/dev/null
+	$(BIN)/python -m compileall -qq $(VENV)/lib & \
+	$(BIN)/python -c "from primus_search.schedule import warm_up; warm_up()" && \
+	$(BIN)/primus-search run spaces/mixtral_8x22b_mi355x.yaml --bench off --workers 1 --out $(WARM) $(NARROW) >/dev/null; \
+	warm=$$?; wait; exit $$warm
 	@touch $(READY)
 
 run: $(READY)
