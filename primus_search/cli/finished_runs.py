@@ -200,11 +200,12 @@ def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
     if not table.exists():
         measured_table("cpu" if hardware == HOST else "cuda", table, hardware, None)
     found = load_hardware(hardware, where="--hardware")
-    shares = site_shares(table, found)
+    shares, num_left = site_shares(table, found)
     if as_json:
-        typer.echo(json.dumps([asdict(one) | {"is_slow": one.is_slow} for one in shares], indent=2))
+        found_slow = [asdict(one) | {"is_slow": one.is_slow} for one in shares]
+        typer.echo(json.dumps({"kinds": found_slow, "rows_not_compared": num_left}, indent=2))
     else:
-        typer.echo(rendered("site.txt", table=table, name=hardware, shares=shares), nl=False)
+        typer.echo(rendered("site.txt", table=table, name=hardware, shares=shares, num_left=num_left), nl=False)
 
 
 DEFAULT_URI = "mlruns"

@@ -167,8 +167,10 @@ class SiteShare:
         return self.share < SLOW
 
 
-def site_shares(path: Path, hardware: Hardware) -> list[SiteShare]:
+def site_shares(path: Path, hardware: Hardware) -> tuple[list[SiteShare], int]:
     """Measured points of one device against what its hardware file expects of it, by kind of call and number format.
+
+    Also how many of its rows are of no law's kind or format, and were compared with nothing.
 
     path  CSV of `calibrate --device` or `bench --site`: kernels in TFLOP/s, collectives of one node in microseconds
     Raises InputError where it holds no point of that device.
@@ -179,9 +181,10 @@ def site_shares(path: Path, hardware: Hardware) -> list[SiteShare]:
     for point, seconds in zip(points, expected_s, strict=True):
         form = "" if point.kind is KernelKind.ATTENTION else f" {'BF16' if point.code is Fp8.NONE else point.code.name}"
         name = point.kind.name.replace("_", " ").lower().replace("gemm", "GEMM")
-        shares.setdefault(f"{name}{form}", []).append(seconds / point.seconds)
-    for row in rows_of(path):
-        if row["gpu"] == hardware.name and row["kind"] == "collective" and row["op"] in COLLECTIVES:
+        shares.setdefault(f"{name}{form}", []).append(float(seconds / point.seconds))
+    rows = [row for row in rows_of(path) if row["gpu"] == hardware.name]
+    for row in rows:
+        if row["kind"] == "collective" and row["op"] in COLLECTIVES:
             group = collectives.Group(int(row["num_gpus"]), 1)
             seconds = float(COLLECTIVES[row["op"]](hardware.network, float(row["message_bytes"]), group))
             shares.setdefault(f"{row['op'].replace('_', '-')} in a node", []).append(
@@ -189,13 +192,8 @@ def site_shares(path: Path, hardware: Hardware) -> list[SiteShare]:
             )
     if not shares:
         raise InputError([Problem("--site", f"{path} has no point of {hardware.name}")])
-    return [
-        SiteShare(
-            what=what,
-            num_points=len(found),
-            share=float(np.median(found)),
-            low=float(min(found)),
-            high=float(max(found)),
-        )
-        for what, found in shares.items()
+    found = [
+        SiteShare(what=what, num_points=len(all_), share=float(np.median(all_)), low=min(all_), high=max(all_))
+        for what, all_ in shares.items()
     ]
+    return found, len(rows) - sum(one.num_points for one in found)

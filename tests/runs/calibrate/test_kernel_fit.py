@@ -227,6 +227,7 @@ def test_a_site_is_told_what_runs_slower_than_its_hardware_file(tmp_path: Path) 
     message_s = float(all_reduce_s(hardware.network, size, Group(8, 1)))
     reduce = blank | {"kind": "collective", "op": "all_reduce", "unit": "us", "num_gpus": 8, "message_bytes": int(size)}
     rows = [
+        product | {"dtype": "fp32", "value": 10.0},
         product | {"value": 2.0 * 8192 * 4096 * 4096 / expected_s / 1e12},
         reduce | {"value": 1e6 * message_s / 0.61},
     ]
@@ -234,11 +235,13 @@ def test_a_site_is_told_what_runs_slower_than_its_hardware_file(tmp_path: Path) 
     table.write_text(to_csv(rows), encoding="utf-8")
     found = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "h200", "--json"])
     assert found.exit_code == 0, found.output
-    products, messages = json.loads(found.stdout)
+    products, messages = json.loads(found.stdout)["kinds"]
+    assert json.loads(found.stdout)["rows_not_compared"] == 1
     assert products["share"] == pytest.approx(1.0, rel=1e-3) and not products["is_slow"]
     assert messages["what"] == "all-reduce in a node" and messages["is_slow"]
     assert messages["share"] == pytest.approx(0.61, rel=1e-3)
     text = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "h200"]).stdout
     assert "all-reduce in a node runs at 61% of what the file of h200 expects." in text
+    assert "1 rows are of a kind or format that no law has: not compared." in text
     other = CliRunner().invoke(app, ["bench", "--site", str(table), "--hardware", "mi300x"])
     assert isinstance(other.exception, InputError) and "has no point of MI300X" in str(other.exception)
