@@ -37,7 +37,7 @@ from primus_search.space import (
     parse,
     word_values,
 )
-from primus_search.space.auto import RECIPES, RELIEFS, every_value
+from primus_search.space.auto import RECIPES, RELIEFS, every_value, with_needed
 from primus_search.space.context import FACTS
 from primus_search.space.tokens import axis_name
 from primus_search.values.knobs import NUMERIC
@@ -133,10 +133,14 @@ class _Assembly:
         if model is None or not choices or "workload" in self.skip:
             return None
         axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
+        auto = {name for name in AXES if _mentions_auto(items[name])}
+        axes = with_needed(axes, auto, model, choices, workload)
         if shape.search.numerics == "any":
-            free = {name for name in RECIPES if _mentions_auto(items[name])}
-            axes = [replace(a, values=every_value(a.name, choices)) if a.name in free else a for a in axes]
-        left_out = [Axis(name=n, values=every_value(n, choices)) for n in RELIEFS if _mentions_auto(items[n])]
+            axes = [
+                replace(a, values=every_value(a.name, choices)) if a.name in auto.intersection(RECIPES) else a
+                for a in axes
+            ]
+        left_out = [Axis(name=n, values=every_value(n, choices)) for n in RELIEFS if n in auto]
         if self.problems:
             return None
         self._check_layouts(axes, model)

@@ -6,7 +6,8 @@ a space file may list it, and `RELIEFS` are tried where nothing fits.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,8 +16,9 @@ from primus_search.schedule import names as schedule_names
 from primus_search.space.constraints import parse
 from primus_search.space.context import FACTS, Cells, GridJob, reads
 from primus_search.space.framework_rules import has_word, spelled
-from primus_search.space.types import AxisValue, ClusterChoice
+from primus_search.space.types import Axis, AxisValue, ClusterChoice
 from primus_search.values.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
+from primus_search.values.layout import Layout
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
 from primus_search.values.model import Model
@@ -25,6 +27,7 @@ from primus_search.values.workload import Workload
 MAX_TENSOR_PARALLEL = 16  # beyond, even a rack-scale domain leaves GEMMs too thin
 MIN_TOKENS_PER_CP_RANK = 1024  # context parallelism below this only adds traffic
 MAX_MICRO_BATCH = 16
+MOST_CELLS = 100_000  # of values that a requirement is tried on before `auto` is widened for it
 MAX_SMALL_VPP = 8  # every count up to here; above, only divisors of the layers per stage
 MAX_VPP = 16
 FRAMEWORK_SCHEDULES = ("1f1b", "interleaved", "zb-h1", "zbv", "v-half", "v-min")
@@ -63,6 +66,32 @@ def _first_taken(axis: str, values: tuple[AxisValue, ...], job: GridJob) -> tupl
             taken &= holds(job, cells)
     first = int(np.argmax(taken))
     return values[first : first + 1]
+
+
+def with_needed(
+    axes: Sequence[Axis], free: Collection[str], model: Model, choices: Sequence[ClusterChoice], workload: Workload
+) -> list[Axis]:
+    """The axes; of those left to `auto` (`free`), with `off` where a framework takes a written value with nothing else.
+
+    `optimizer: dist_muon` is run by Megatron without sharded state alone, which `auto` of `sharding` leaves out.
+    """
+    known = {axis.name: axis for axis in axes}
+    for choice in {one.framework.name: one for one in choices}.values():
+        job = GridJob(model=model, cluster=choice.cluster, workload=workload, axes=(), framework=choice.framework)
+        for one in choice.framework.requires:
+            holds = parse(one.holds)
+            names = [name for name in known if name in reads(holds.names) - set(FACTS)]
+            widened = [n for n in names if n in free and KNOB[n].off not in known[n].values]
+            written = [n for n in names if n not in free]
+            has_layouts = any(isinstance(known[n].values[0], Layout) for n in names)
+            if not widened or not written or has_layouts or math.prod(len(known[n].values) for n in names) > MOST_CELLS:
+                continue
+            grid = np.meshgrid(*(np.array(known[n].values) for n in names), indexing="ij")
+            taken = holds(job, Cells(job, {n: g.ravel() for n, g in zip(names, grid, strict=True)}, {}, grid[0].size))
+            left = tuple(place for place, name in enumerate(names) if name not in written)
+            if not taken.reshape(grid[0].shape).any(axis=left).all():
+                known |= {n: replace(known[n], values=(*known[n].values, KNOB[n].off)) for n in widened}
+    return list(known.values())
 
 
 def _of_framework(axis: str, usual: tuple[AxisValue, ...], framework: Framework) -> tuple[AxisValue, ...]:

@@ -312,3 +312,20 @@ def test_an_axis_that_a_framework_has_no_key_for_has_its_plain_value() -> None:
     assert space.axis("tp_overlap").values == (False,)
     enumerator = Enumerator(space)
     assert set(enumerator.chunk(0, enumerator.size).candidates.tp.tolist()) == {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nemo", "primus"])
+def test_auto_is_widened_by_what_a_written_value_needs(framework: str, tmp_path: Path) -> None:
+    """Megatron's Muon runs without sharded state alone, which `auto` of `sharding` leaves out otherwise."""
+    hardware = "mi300x" if framework == "primus" else "h100"
+    path = tmp_path / "space.yaml"
+    text = (
+        f"model: llama3_8b\nhardware: {hardware}\nframework: {framework}\nnodes: 2\nspace: {{optimizer: OPTIMIZER}}\n"
+    )
+    text += "workload: {seq_length: 4096, global_batch_size: 64}\n"
+    found = {}
+    for optimizer in ("adam", "dist_muon", "[adam, dist_muon]"):
+        path.write_text(text.replace("OPTIMIZER", optimizer))
+        found[optimizer] = {a.name: a.values for a in load_space(path, environ={}).axes}["sharding"]
+    assert Sharding.NONE not in found["adam"]
+    assert found["dist_muon"] == found["[adam, dist_muon]"] == (*found["adam"], Sharding.NONE)
