@@ -123,7 +123,10 @@ def _model_in(document: Document, fields: Fields, path: Path, vocab_size: int | 
     if kind is None:
         what = "expected a model: the fields of its config.json under huggingface, or its arguments under megatron"
         raise InputError([*fields.problems, document.problem((), what)])
-    inner = Document(document.name, fields.anything(kind), document.lines, document.origins)
+    sizes = fields.anything(kind)
+    if not isinstance(sizes, dict):
+        raise InputError([*fields.problems, document.problem((kind,), "is no mapping of the model's sizes")])
+    inner = Document(document.name, sizes, document.lines, document.origins)
     if kind == "megatron":
         model = megatron_yaml.from_document(inner, path, (), vocab_size)
     else:

@@ -241,3 +241,11 @@ def test_an_experiment_of_another_framework_is_refused_by_its_name(framework: st
     with pytest.raises(InputError) as caught:
         load_model("./exp.yaml")
     assert f"models of framework '{framework}' are not read" in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["megatron: 7", "megatron:", "huggingface: [1]"])
+def test_a_preset_whose_sizes_are_no_mapping_is_refused(section: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"title: Mine\nsource: here\n{section}\n")
+    with pytest.raises(InputError, match="is no mapping of the model's sizes"):
+        load_model(str(path))
