@@ -34,7 +34,10 @@ def _mixer(plain: Plain) -> Any:
 
 
 def _mixer_schema(source: type, handler: Any) -> core_schema.CoreSchema:
-    """How mixers, which are a contract and no class, are written and read: fields beside the name of their class."""
+    """How mixers, which are a contract, are written and read: fields beside the name of their class, as dataclasses."""
+    if source is not Mixer:
+        schema: core_schema.CoreSchema = handler(source)
+        return schema
     return core_schema.union_schema(
         [core_schema.is_instance_schema(source), core_schema.no_info_plain_validator_function(_mixer)],
         serialization=core_schema.plain_serializer_function_ser_schema(

@@ -258,7 +258,7 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
 
 RUNS_RECIPE = re.compile(r"(?:^|\s)--recipe[= ]")
 """A program of Megatron-Bridge that is given a recipe."""
-_OVERRIDE = re.compile(r"\+{0,2}~?[a-z]\w*\.(?:\w+\.)*(\w+)=(.*)", re.DOTALL)
+_OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
 
 
 def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], int]:
