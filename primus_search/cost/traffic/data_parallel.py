@@ -34,11 +34,13 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
+from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Ints, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster, Network
+from primus_search.values.machine.stack import Stack
 
 Collective = Callable[[Network, Floats, Group], Floats]
 
@@ -77,7 +79,7 @@ def data_parallel(
     stack = job.stack
     is_sharded = (c.sharding == Sharding.DISTRIBUTED_OPTIMIZER) | (c.sharding == Sharding.ZERO2)
     replicates = is_sharded | (c.sharding == Sharding.NONE)
-    weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
+    weight_bytes = np.where(_travel_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
     shard = c.shard_ranks(d.dp * c.cp)
     scatters = is_sharded & (shard == d.dp * c.cp)
@@ -185,10 +187,12 @@ def sharded_layer(
     forward_s, backward_s        compute of one layer (a neighbour's, which is alike)
 
     Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
-    that do not shard weights.
+    that do not shard weights. Weights that arrive in BF16 are cast once more per pass: what is freed after a layer is
+    no cache of a step (`parameters.state` counts none).
     """
     stack, is_sharded = job.stack, c.sharding >= Sharding.FSDP2
-    weight_bytes = np.where((c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather, FP8_BYTES, BF16_BYTES)
+    is_low = _travel_low(stack, c)
+    weight_bytes = np.where(is_low, FP8_BYTES, BF16_BYTES)
     is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
     joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
     dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, d.dp * c.cp, c.tp)
@@ -200,10 +204,23 @@ def sharded_layer(
     overlap = stack.sharding.shard_overlap
     forward_left = exposed_s(gather, forward_s, overlap=overlap)
     backward_left = exposed_s(both, backward_s, overlap=overlap)
+    cast = (dense_params + expert_params) * (is_sharded & ~is_low & stack.precision.caches_fp8_weights)
+    cast_s = quantize_s(job.accelerator, cast, c.fp8, layouts=1)
     return LayerTraffic(
-        forward=comm("sharded weights forward", message, count, gather, forward_left),
-        backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left),
+        forward=comm("sharded weights forward", message, count, gather, forward_left + cast_s),
+        backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left + cast_s),
     )
+
+
+def _travel_low(stack: Stack, c: Candidates) -> Bools:
+    """Whether weights are gathered in FP8.
+
+    Layer by layer those of FP4 recipes are not: native FP4 weights are of replicas alone (NVIDIA/Megatron-LM#4005;
+    NVIDIA-NeMo/Megatron-Bridge#1794, #2930).
+    """
+    is_fp4 = (c.fp8 == Fp8.NVFP4) | (c.fp8 == Fp8.MXFP4)
+    low: Bools = (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather & ~(is_fp4 & (c.sharding >= Sharding.FSDP2))
+    return low
 
 
 def kept_shard(job: Job, c: Candidates, params: Floats) -> LayerTraffic:
