@@ -7,7 +7,7 @@ result.ranking.row(0)
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from primus_search.base.errors import NothingFits
@@ -37,7 +37,7 @@ UNPROVEN = (
 )
 
 
-RELIEVED = "nothing fits otherwise: {} were tried as well, which take less memory and more time"
+RELIEVED = "nothing FITS otherwise: {} were tried as well, which take less memory and more time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +63,24 @@ class Options:
 
 
 def run_search(space: Space, options: Options | None = None) -> SearchResult:
-    """The best candidates of a space on each of its clusters; where none fits, of the space with its `reliefs`.
+    """The best candidates of a space on each of its clusters; where none FITS, of the space with its `reliefs`.
 
     Raises InputError when no row is legal (naming the rules) and NothingFits when none fits (naming the nearest miss).
     """
     options = options or Options()
     try:
-        return _searched(space, options)
+        found: SearchResult | NothingFits = _searched(space, options)
     except NothingFits as unfit:
-        if not space.reliefs:
-            raise
-        try:  # no journal: that of the run folder is of the space as it was asked
-            found = _searched(space.relieved(), replace(options, folder=None))
-        except NothingFits:
-            raise unfit from None
-    names = " and ".join(axis.name for axis in space.reliefs)
-    return replace(found, notes=(*found.notes, RELIEVED.format(names)))
+        found = unfit
+    if space.reliefs and (isinstance(found, NothingFits) or (found.is_complete and not found.has_fit)):
+        with suppress(NothingFits):  # no journal: that of the run folder is of the space as it was asked
+            wider = _searched(space.relieved(), replace(options, folder=None))
+            if isinstance(found, NothingFits) or wider.has_fit:
+                names = " and ".join(axis.name for axis in space.reliefs)
+                found = replace(wider, notes=(*wider.notes, RELIEVED.format(names)))
+    if isinstance(found, NothingFits):
+        raise found
+    return found
 
 
 def _searched(space: Space, options: Options) -> SearchResult:

@@ -395,6 +395,11 @@ class SearchResult:
         return {name: sum(found.removed.get(name, 0) for found in self.clusters) for name in names}
 
     @property
+    def has_fit(self) -> bool:
+        """Whether a row of any cluster FITS."""
+        return any(bool(found.ranking.is_fit.any()) for found in self.clusters)
+
+    @property
     def best(self) -> ClusterResult:
         """The cluster of the recommendation: of each cluster's first row the best by the space's objective.
 

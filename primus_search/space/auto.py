@@ -2,7 +2,7 @@
 
 Values are a superset on purpose: which combinations are legal is for `space.rules`. Where a value only exists to save
 memory or to match an existing job (offloading, hybrid sharding, replicated optimizer state), `auto` leaves it out;
-a space file may list it, and `RELIEFS` are tried where nothing fits.
+a space file may list it, and `RELIEFS` are tried where nothing FITS.
 """
 
 import math
@@ -240,7 +240,7 @@ assert set(_OF_JOB) == {knob.name for knob in KNOBS if knob.auto is None}
 RECIPES = ("fp8", "fp8_attention")
 """Axes of the formats of products; `numerics: any` tries all their values where a space leaves them out."""
 RELIEFS = tuple(k.name for k in KNOBS if k.relief and k.auto == (k.default,) and not k.is_numeric)
-"""Axes that a search widens where nothing fits: they take less memory and more time, and `auto` leaves them off."""
+"""Axes that a search widens where nothing FITS: they take less memory and more time, and `auto` leaves them off."""
 
 
 def every_value(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue, ...]:

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import ceil
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.base.units import GB
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis, ClusterChoice, Space
 from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools, Candidates, Degrees, Ints
@@ -23,6 +25,8 @@ OF_JOB: Mapping[str, Callable[[Job], int]] = {
     "nodes": lambda job: job.cluster.num_nodes,
     "gpus_per_node": lambda job: job.cluster.network.gpus_per_node,
     "gpus_per_domain": lambda job: job.cluster.network.domain_size,
+    "host_copy_GBps": lambda job: ceil(job.cluster.network.host_copy_bytes_per_s / GB),
+    "host_update_GBps": lambda job: ceil(job.cluster.network.host_update_bytes_per_s / GB),
     "seq_length": lambda job: job.workload.seq_length,
     "num_experts": lambda job: job.model.moe.num_experts if job.model.is_moe and job.model.moe else 1,
     "expert_ffn_hidden": lambda job: job.model.moe.expert_ffn_hidden if job.model.moe else 1,

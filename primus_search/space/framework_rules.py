@@ -59,8 +59,6 @@ def _expressible(framework: Framework) -> list[Rule]:
         knob = framework.spellings.get(axis)
         if knob is None:
             reason = f"{framework.title} has no setting for {axis}: only its plain value can be expressed"
-        elif knob.values and not knob.key:
-            reason = f"{framework.title} can express {axis}: {', '.join(knob.values)}"
         elif knob.values:
             reason = f"{framework.title} can express {axis}: {', '.join([*knob.values, *knob.modules])}"
         else:
@@ -87,12 +85,10 @@ def _has_schedule(framework: Framework) -> Keeps:
 
 def _can_express(axis: str, knob: Spelling | None) -> Keeps:
     def keeps(job: GridJob, cells: Cells) -> Bools:
-        codes = cells.ints(axis)
-        if knob is None:
-            mask: Bools = codes == int(DEFAULTS[axis])
-            return mask
-        legal = np.array([has_word(knob, _word(job, axis, code)) for code in range(int(codes.max(initial=0)) + 1)])
-        return legal[codes]
+        codes, plain = cells.ints(axis), int(DEFAULTS[axis])
+        every = range(int(codes.max(initial=0)) + 1)
+        legal = [code == plain if knob is None else has_word(knob, _word(job, axis, code)) for code in every]
+        return np.array(legal)[codes]
 
     return keeps
 

@@ -23,7 +23,6 @@ from primus_search.values.knobs import (
     CudaGraph,
     DispatchBackend,
     Fp8,
-    Offload,
     Recompute,
     RecomputeMethod,
 )
@@ -146,7 +145,7 @@ def layout_is_new(job: GridJob, c: Cells) -> Bools:
     return job.first_to_say_so(c.ints("pp") * c.ints("vpp"), c.ints("pipeline_layout"))
 
 
-# --- recompute and offload -------------------------------------------------------------------------------------------
+# --- recompute -------------------------------------------------------------------------------------------
 
 
 def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
@@ -154,17 +153,6 @@ def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
         return everywhere(c, True)
     block = c["recompute_method"] == RecomputeMethod.BLOCK
     mask: Bools = ~(block & (c["recompute_num_layers"] > 0) & (c["recompute_num_layers"] >= c["most_layers"]))
-    return mask
-
-
-def offloaded_modules(job: GridJob, c: Cells) -> Bools:
-    flags, of_core = c.ints("offload_modules"), Offload.CORE_ATTN | Offload.ATTN_PROJ
-    keeps = ((c.ints("recompute") & Recompute.FULL) == 0) & (c["offload_layers"] == 0)
-    keeps &= (flags & of_core) != Offload.ATTN_PROJ
-    keeps &= job.cluster.network.host_copy_bytes_per_s > 0.0
-    if not job.model.is_moe:
-        keeps &= (flags & (Offload.EXPERT_FC1 | Offload.MOE_ACT)) == 0
-    mask: Bools = (flags == Offload.NONE) | keeps
     return mask
 
 
@@ -186,13 +174,6 @@ def graph_has_grouped_products(job: GridJob, c: Cells) -> Bools:
     is_blackwell = is_nvidia(job.cluster.accelerator) and job.cluster.accelerator.fp4_peak_flops_per_s > 0
     is_fused = np.isin(c.ints("fp8"), (Fp8.MXFP8, Fp8.NVFP4)) & (c["etp"] == 1) & is_blackwell
     mask: Bools = (c.ints("cuda_graph") != CudaGraph.FULL) | (not job.model.is_moe) | is_fused
-    return mask
-
-
-def host_updates(job: GridJob, c: Cells) -> Bools:
-    network = job.cluster.network
-    is_known = min(network.host_copy_bytes_per_s, network.host_update_bytes_per_s) > 0.0
-    mask: Bools = (c["optimizer_offload"] == 0) | is_known
     return mask
 
 

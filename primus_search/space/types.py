@@ -134,7 +134,7 @@ class Space:
     name      of the space, for reports         source  path of the file it came from, "" when built in Python
     sha256    of the file's text                clusters  one per combination of `nodes` and hardware axes
     notes     what reading the inputs has to say and is no fault (keys read but not used)
-    reliefs   axes left to `auto` with all values that take less memory for more time, tried where nothing fits
+    reliefs   axes left to `auto` with all values that take less memory for more time, tried where nothing FITS
     """
 
     name: str

@@ -13,6 +13,7 @@ from primus_search.cost.laws.collectives import (
     reduce_scatter_s,
     send_s,
 )
+from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import DataParallel, data_parallel, sharded_layer
@@ -70,10 +71,12 @@ def gradients(c: Candidates, *, stack: Stack = PLAIN, world: int = 256, compute:
     )
 
 
-def sharded(c: Candidates, *, world: int = 256, forward_s: float = 0.0, backward_s: float = 0.0) -> LayerTraffic:
+def sharded(
+    c: Candidates, *, stack: Stack = PLAIN, world: int = 256, forward_s: float = 0.0, backward_s: float = 0.0
+) -> LayerTraffic:
     d = degrees(c, world=world, global_batch_size=WORKLOAD.global_batch_size)
     return sharded_layer(
-        job(PLAIN),
+        job(stack),
         c,
         d,
         dense_params=np.full(len(c), 4e8),
@@ -365,6 +368,18 @@ def test_a_layer_is_one_message_where_experts_have_the_replicas_of_the_dense_wei
     assert got.count.tolist() == [1.0, 2.0]
     apart = all_gather_s(H100, 8e8, Group(256, 1)) + all_gather_s(H100, 16e8, Group(32, 8))
     assert got.seconds == pytest.approx(np.array([float(all_gather_s(H100, 24e8, Group(256, 1))), float(apart)]))
+
+
+def test_weights_of_fp4_are_gathered_in_bf16_and_cast_for_each_pass() -> None:
+    """Closed form: 2 bytes gathered in place of 1, and a cast with nothing to hide behind; FP8 likewise on software
+    that gathers BF16. Source: NVIDIA/Megatron-LM#4005 brings native FP4 weights to replicas alone."""
+    c = Candidates.table(fp8=[int(Fp8.NONE), int(Fp8.MXFP8), int(Fp8.NVFP4)], sharding=int(Sharding.MEGATRON_FSDP))
+    gathers_low = with_numbers(PLAIN, {"has_fp8_param_gather": True})
+    for stack, is_low in ((PLAIN, [False, False, False]), (gathers_low, [False, True, False])):
+        got = sharded(c, stack=stack, forward_s=1e3).forward
+        assert got.message_bytes == pytest.approx(np.where(is_low, 12e8, 24e8))
+        cast_s = np.where(is_low, 0.0, quantize_s(HARDWARE.accelerator, 12e8, c.fp8, layouts=1))
+        assert got.exposed_s == pytest.approx((1 - stack.sharding.shard_overlap) * got.seconds + cast_s)
 
 
 def test_rows_that_do_not_shard_weights_pay_nothing() -> None:

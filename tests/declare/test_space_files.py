@@ -213,7 +213,8 @@ constraints: [tp * epp < 3]
 search: {method: bayes, memory_margin: 1.5, top_k: 0}
 """
     columns = "dp, edp, microbatches, layers_per_stage, most_layers, cp_inner_ranks, world, nodes, gpus_per_node, "
-    columns += "gpus_per_domain, seq_length, num_experts, expert_ffn_hidden, num_mtp_layers, " + ", ".join(FACTS)
+    columns += "gpus_per_domain, host_copy_GBps, host_update_GBps, seq_length, num_experts, expert_ffn_hidden, "
+    columns += "num_mtp_layers, " + ", ".join(FACTS)
     assert message(text).splitlines() == [
         f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",
         "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "

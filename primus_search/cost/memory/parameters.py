@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.cost.state_formats import state_bytes
-from primus_search.values.candidates import Bools, Floats, Optimizer, Sharding
+from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
@@ -88,8 +88,8 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
-    is_cached = s.is_fp8 & ~shards_weights(s) & _caches_fp8(stack, is_linear)
-    cached_bytes = np.where(is_cached, FP8_BYTES, 0.0)
+    caches = is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
+    cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, FP8_BYTES, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
@@ -100,7 +100,3 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
 
 
 _STATE = ("master_weight_bytes", "moment_bytes", "weight_bytes", "gradient_bytes", "sharded_gradient_bytes")
-
-
-def _caches_fp8(stack: Stack, is_linear: bool) -> Bools:
-    return np.asarray(is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather)
