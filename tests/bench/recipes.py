@@ -8,6 +8,7 @@ has it) is projected three times and compared with its measurement:
     same layout    `run` with its degrees and micro-batch, every other knob left out: expected rate of the first row
     newest         the same by the rules of the newest release, which take what the recipe could not have had
     best found     the same with all left out but model, hardware, nodes, batch, sequence, precision and optimizer
+    vendor         both with `site: vendor`, for the runs are of the publisher's own cluster (docs/cost/uncertainty.md)
 
 Beside it: is the recipe legal with every knob at its published value; which knobs of the same layout's winner differ
 from the recipe, and what measured pairs that differ in one of them alone say; what rows of the tables still override.
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, PrimusSearchError
+from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.declare import make_space
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.runs.published import measured_table
@@ -96,6 +98,11 @@ class Judged:
     @property
     def kind(self) -> str:
         return "experts" if self.run.model.is_moe else "dense"
+
+    @property
+    def at_vendor(self) -> float:
+        """What a rate expected on a site that nobody has seen is times on a vendor's."""
+        return 1.0 / site_ratio(space_of(self.run, {}, framework_of(self.run)).cluster, self.run.model)
 
 
 @cache
@@ -283,6 +290,8 @@ def summary(every: Sequence[Judged]) -> list[str]:
             ("same layout", [one.same.rate for one in some]),
             ("newest", [one.newest.rate for one in some]),
             ("best found", [one.best.rate for one in some]),
+            ("same layout, vendor", [one.same.rate * one.at_vendor for one in some]),
+            ("best found, vendor", [one.best.rate * one.at_vendor for one in some]),
         ):
             errors = np.array(rates) / np.array([one.measured for one in some]) - 1
             errors = errors[~np.isnan(errors)]
@@ -306,6 +315,7 @@ def page(every: Sequence[Judged]) -> str:
     above = [one for one in every if one.best.rate / one.measured > NEVER_ABOVE]
     sharded = [one.run.id for one in above if (one.best.row or {})["sharding"] != one.run.candidates.row(0)["sharding"]]
     high = [one.run.id for one in above if one.published / one.measured > 1.05]
+    at_vendor = sum(one.best.rate * one.at_vendor / one.measured > NEVER_ABOVE for one in every)
     rows, over = len(every_run()), sum(bool(run.overrides) for run in every_run())
     changed = Counter(name for one in every for name in differences(one))
     lines = [
@@ -318,7 +328,7 @@ def page(every: Sequence[Judged]) -> str:
         "",
         f"Legal with every knob at its published value: {legal} of {len(every)}.",
         f"Best found below {NEVER_BELOW} of the recipe: {len(below)} ({', '.join(one.run.id for one in below)});",
-        f"above {NEVER_ABOVE}: {len(above)} ({', '.join(one.run.id for one in above)}).",
+        f"above {NEVER_ABOVE}: {len(above)} ({', '.join(one.run.id for one in above)}); at a vendor {at_vendor}.",
         f"Of these the best shards weights where the recipe does not: {', '.join(sharded)};",
         f"the recipe itself is projected above 1.05: {', '.join(high)}.",
         "",

@@ -63,7 +63,7 @@ EVERY_KNOB = {
     "loss_fusion": [True, False], "overlap_grad_reduce": [True, False], "sequence_parallel": [True, False],
     "pipeline_layout": ["even", "balanced", {"first": 3, "last": 5}], "offload_layers": [0, 1, 4],
     "offload_modules": ["none", "core_attn", "core_attn+attn_proj", "attn_norm+qkv_linear+mlp_norm"],
-    "microbatch_group": [0, 4, 6, 8, 12],
+    "microbatch_group": [0, 4, 6, 8, 12], "optimizer_offload": [0, 25, 100],
     "micro_batch_size": [1, 2, 4], "vpp": [1, 2, 4], "tp": [1, 2, 4, 8], "pp": [1, 2, 4], "cp": [1, 2, 4],
 }  # fmt: skip
 OF_EXPERTS = {
