@@ -193,7 +193,7 @@ def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
     from primus_search.base.html_templates import rendered
     from primus_search.cli.calibrate import measured_table
     from primus_search.declare.hardware_files import HOST, load_hardware
-    from primus_search.runs.calibrate.predict import site_shares
+    from primus_search.runs.calibrate.points import site_shares
 
     if hardware is None:
         raise InputError([Problem("--site", "needs --hardware: the file that describes these devices")])

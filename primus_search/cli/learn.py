@@ -34,7 +34,7 @@ def learn(
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
     from primus_search.declare.search_path import sites
     from primus_search.runs.learn.logged_run import SaidBeside
-    from primus_search.runs.learn.site_files import learn_from, needed
+    from primus_search.runs.learn.site_stack import learn_from, needed
 
     said = SaidBeside(hardware=hardware, model=model)
     if dry_run:
@@ -62,7 +62,7 @@ def learn(
 def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -> Callable[[Path], str]:
     """What writes the stack of some logs into a folder and returns its path. Raises `InputError` for unusable logs."""
     from primus_search.runs.learn.logged_run import SaidBeside, read_files
-    from primus_search.runs.learn.site_files import learn_from, needed
+    from primus_search.runs.learn.site_stack import learn_from, needed
 
     readings, said = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
     problems = [*readings.refused, *needed(readings, said, base)]
@@ -78,8 +78,7 @@ def _table(path: Path) -> "RunTable":
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.runs.learn.site_files import runs_path, stack_path, write_runs
-    from primus_search.runs.learn.site_stack import stack_yaml
+    from primus_search.runs.learn.site_stack import runs_path, stack_path, stack_yaml, write_runs
 
     stack, runs = stack_path(folder, name), runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")

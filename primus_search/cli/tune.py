@@ -26,8 +26,7 @@ def tune(
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     changed = dict(locals())
     from primus_search.export.ranks import SLURM
-    from primus_search.runs.learn.launched_trials import Limits
-    from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
+    from primus_search.runs.learn.tuning import Limits, TrialRows, launch_words, tune
 
     share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
     if through:
@@ -98,7 +97,7 @@ def _share(text: str) -> float:
 
 
 def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
-    from primus_search.runs.learn.site_files import write_runs
+    from primus_search.runs.learn.site_stack import write_runs
     from primus_search.runs.learn.tuning import RUNS, runs_of
 
     ran = [one for one in found.outcomes if one.tokens_per_s_per_gpu]

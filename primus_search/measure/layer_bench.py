@@ -14,6 +14,7 @@ import datetime
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
 from primus_search.measure.device.device_info import CPU, heat, placed
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle
-from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.modules.streams import MainGradients, adamw_update, master_update
@@ -105,8 +106,7 @@ def bench(piece: TimedPiece, *, kind: str, budget_s: float, threads: int = 1) ->
         device=info.name,
         versions=info.versions,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        memory_bytes=held.kept_bytes,
-        peaks_bytes=held.peaks_bytes,
+        **asdict(held),
         notes=tuple(dict.fromkeys(note for timing in timings.values() for note in timing.notes)),
     )
 
@@ -115,7 +115,7 @@ def bench(piece: TimedPiece, *, kind: str, budget_s: float, threads: int = 1) ->
 class HeldTensors:
     """Memory of a piece as `PieceMeasurement` has it: `memory_bytes` and `peaks_bytes`; none on a CPU."""
 
-    kept_bytes: float = 0.0
+    memory_bytes: float = 0.0
     peaks_bytes: dict[str, float] = field(default_factory=dict)
 
 
@@ -127,30 +127,28 @@ class Setting:
     budget_s: float
     threads: int
 
-    def share(self, parts: int) -> "Setting":
-        return replace(self, budget_s=self.budget_s / parts)
-
 
 def _layer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], HeldTensors]:
     assert piece.kind is not None
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
-    kind, plain = piece.kind, replace(piece.shard, recompute=Recompute.NONE)
-    x, half = _hidden(piece), setting.share(2)
+    x, plain = (_hidden(piece),), replace(piece.shard, recompute=Recompute.NONE)
+    build = partial(Layer, piece.model, kind=piece.kind)
     if not piece.shard.recompute:
-        return _passes(lambda: Layer(piece.model, plain, kind), (x,), setting)
-    timings, _ = _passes(lambda: Layer(piece.model, plain, kind), (x,), half)
-    again, held = _passes(lambda: Layer(piece.model, piece.shard, kind), (x,), half, split=False)
+        return _passes(partial(build, shard=plain), x, setting)
+    half = replace(setting, budget_s=setting.budget_s / 2)
+    timings, _ = _passes(partial(build, shard=plain), x, half)
+    again, held = _passes(partial(build, shard=piece.shard), x, half, split=False)
     extra = again["backward"].median_s - timings["input_grad"].median_s - timings["weight_grad"].median_s
     return timings | {"recompute": replace(again["backward"], median_s=max(extra, 0.0))}, held
 
 
 def _head(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], HeldTensors]:
-    return _passes(lambda: OutputHead(piece.model, piece.shard), (_hidden(piece), _tokens(piece)), setting)
+    return _passes(partial(OutputHead, piece.model, piece.shard), (_hidden(piece), _tokens(piece)), setting)
 
 
 def _embedding(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], HeldTensors]:
-    timings, held = _passes(lambda: Embedding(piece.model, piece.shard), (_tokens(piece),), setting, split=False)
+    timings, held = _passes(partial(Embedding, piece.model, piece.shard), (_tokens(piece),), setting, split=False)
     backward = timings.pop("backward")
     return timings | {"input_grad": replace(backward, median_s=0.0), "weight_grad": backward}, held
 
@@ -160,16 +158,12 @@ def _optimizer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], 
     is_cpu = setting.device == CPU
     num_params = OPTIMIZER_PARAMS if is_cpu else GPU_OPTIMIZER_PARAMS
     update = (adamw_update if is_cpu else master_update)(num_params)
-    timing = measure(update, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
+    timing = measure(update, **asdict(setting))
     return {"step_per_param": _per_module(timing, num_params)}, HeldTensors()
 
 
-_RUNNERS: dict[str, Callable[[TimedPiece, Setting], tuple[dict[str, Timing], HeldTensors]]] = {
-    "layer": _layer,
-    "head": _head,
-    "embedding": _embedding,
-    "optimizer": _optimizer,
-}
+Runner = Callable[[TimedPiece, Setting], tuple[dict[str, Timing], HeldTensors]]
+_RUNNERS: dict[str, Runner] = {"layer": _layer, "head": _head, "embedding": _embedding, "optimizer": _optimizer}
 
 
 def _hidden(piece: TimedPiece) -> Tensor:
@@ -232,7 +226,7 @@ def _held(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> Held
     parameters = [parameter for module in chain for parameter in module.parameters()]
     largest = max(parameter.numel() * parameter.element_size() for parameter in parameters)
     peaks = devices.peaks_bytes(kind, both) | {"modules": float(len(chain)), "gradient": float(largest)}
-    return HeldTensors(kept_bytes=kept, peaks_bytes=peaks)
+    return HeldTensors(memory_bytes=kept, peaks_bytes=peaks)
 
 
 def _kept_bytes(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> float:
@@ -276,7 +270,7 @@ def _time_chain(
     passes = {"forward": forward, "backward": backward}
     if split:
         passes |= {"frozen_forward": frozen_forward, "frozen_backward": backward}
-    timings = measure_cycle(passes, device=setting.device, budget_s=setting.budget_s, threads=setting.threads)
+    timings = measure_cycle(passes, **asdict(setting))
     return {name: _per_module(timing, len(chain)) for name, timing in timings.items()}
 
 

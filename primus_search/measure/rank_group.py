@@ -20,6 +20,7 @@ import torch.distributed as dist
 from primus_search.base.guards import interrupts
 from primus_search.measure import isolate
 from primus_search.measure.device.device_info import CPU, CUDA, LARGEST_MMAP_THRESHOLD, resident_bytes
+from primus_search.measure.modules.fused_operations import keeping_nothing
 
 START_S = 90.0  # what a process may take before its first job: interpreter, torch
 
@@ -105,18 +106,6 @@ def there_and_back(tensor: torch.Tensor) -> None:
         dist.send(tensor, 0)
 
 
-class _Exchange(torch.autograd.Function):
-    """All-to-all of equal parts of the first dimension, both ways."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return _all_to_all(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-        return _all_to_all(grads[0])
-
-
 def _all_to_all(x: torch.Tensor) -> torch.Tensor:
     rows = x.contiguous().flatten(0, 1)
     out = torch.empty_like(rows)
@@ -125,8 +114,8 @@ def _all_to_all(x: torch.Tensor) -> torch.Tensor:
 
 
 def exchange(x: torch.Tensor) -> torch.Tensor:
-    out: torch.Tensor = _Exchange.apply(x)  # type: ignore[no-untyped-call]
-    return out
+    """All-to-all of equal parts of the first dimension, both ways."""
+    return keeping_nothing(_all_to_all, _all_to_all, x)
 
 
 def leave() -> None:

@@ -79,16 +79,8 @@ class TracedStep:
         return self.attention_s + self.gemm_s + self.other_s + self.exchange_s + self.idle_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Intervals:
-    """What ran from when to when, in seconds; `window`: begin and end of all steps where the trace says so."""
-
-    kind: np.ndarray
-    start: Floats
-    end: Floats
-    window: tuple[float, float] | None = None
-    steps: int = 1
-    ran_on: str = "device"
+Row = tuple[str, float, float]
+"""Name, begin and end in seconds of what ran."""
 
 
 def read_trace(path: Path) -> TracedStep:
@@ -105,7 +97,7 @@ def read_trace(path: Path) -> TracedStep:
     except UnicodeDecodeError as error:
         raise _refuse(path, f"is not UTF-8 text (byte {error.start})") from None
     is_json = text.lstrip()[:1] in ("{", "[")
-    return _step(_of_kineto(text, path) if is_json else _of_rocprof(text, path), path)
+    return _of_kineto(text, path) if is_json else _step(_of_rocprof(text, path), path)
 
 
 def _refuse(path: Path, what: str) -> InputError:
@@ -130,30 +122,26 @@ def kind_of(name: str) -> DeviceWork:
     return next((kind for kind, finder in _FINDERS if finder.search(name)), DeviceWork.OTHER)
 
 
-def _intervals(rows: Sequence[tuple[str, float, float]], **facts: Any) -> _Intervals:
-    kinds = {name: int(kind_of(name)) for name in {name for name, _, _ in rows}}
-    return _Intervals(
-        kind=np.array([kinds[name] for name, _, _ in rows], dtype=np.int64),
-        start=np.array([start for _, start, _ in rows], dtype=np.float64),
-        end=np.array([end for _, _, end in rows], dtype=np.float64),
-        **facts,
-    )
-
-
-def _step(found: _Intervals, path: Path) -> TracedStep:
-    if not len(found.kind):
+def _step(
+    rows: Sequence[Row], path: Path, window: tuple[float, float] | None = None, steps: int = 1, ran_on: str = "device"
+) -> TracedStep:
+    """The mean of `steps` steps; `window`: begin and end of all of them where the trace says so."""
+    if not rows:
         raise _refuse(path, "holds no kernels and no operators; profile with CUDA or CPU activities")
-    low, high = found.window or (float(found.start.min()), float(found.end.max()))
-    start, end = np.clip(found.start, low, high), np.clip(found.end, low, high)
-    busy = [_union_s(start[found.kind <= kind], end[found.kind <= kind]) for kind in DeviceWork]
-    covered = np.diff([0.0, *busy]) / found.steps
-    exchange = found.kind == DeviceWork.EXCHANGE
+    names, *times = zip(*rows, strict=True)
+    kinds = {name: int(kind_of(name)) for name in set(names)}
+    ran, (begin, stop) = np.array([kinds[name] for name in names]), np.array(times)
+    low, high = window or (float(begin.min()), float(stop.max()))
+    start, end = np.clip(begin, low, high), np.clip(stop, low, high)
+    busy = [_union_s(start[ran <= kind], end[ran <= kind]) for kind in DeviceWork]
+    covered = np.diff([0.0, *busy]) / steps
+    exchange = ran == DeviceWork.EXCHANGE
     return TracedStep(
         **{f"{kind.name.lower()}_s": float(covered[kind]) for kind in DeviceWork},
-        idle_s=(high - low - busy[-1]) / found.steps,
-        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / found.steps - float(covered[DeviceWork.EXCHANGE]),
-        steps=found.steps,
-        ran_on=found.ran_on,
+        idle_s=(high - low - busy[-1]) / steps,
+        hidden_exchange_s=_union_s(start[exchange], end[exchange]) / steps - float(covered[DeviceWork.EXCHANGE]),
+        steps=steps,
+        ran_on=ran_on,
     )
 
 
@@ -170,7 +158,7 @@ def _union_s(start: Floats, end: Floats) -> float:
 # --- Kineto ----------------------------------------------------------------------------------------------------------
 
 
-def _of_kineto(text: str, path: Path) -> _Intervals:
+def _of_kineto(text: str, path: Path) -> TracedStep:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -186,16 +174,16 @@ def _of_kineto(text: str, path: Path) -> _Intervals:
     steps = len({str(one["name"]) for one in marks}) or 1
     spans = list(_rows(of_device if on_device else marks, path))
     window = (min(low for _, low, _ in spans), max(high for _, _, high in spans)) if spans else None
-    return _intervals(rows, window=window, steps=steps, ran_on="device" if on_device else "cpu")
+    return _step(rows, path, window, steps, "device" if on_device else "cpu")
 
 
-def _rows(events: Sequence[Mapping[str, Any]], path: Path) -> Iterator[tuple[str, float, float]]:
-    """Name, begin and end in seconds of events that last."""
+def _rows(events: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Row]:
+    """Events that last."""
     for one in events:
         yield _row(str(one.get("name", "")), one.get("ts"), one.get("dur"), US_PER_S, path)
 
 
-def _row(name: str, begin: Any, lasts: Any, per_s: float, path: Path) -> tuple[str, float, float]:
+def _row(name: str, begin: Any, lasts: Any, per_s: float, path: Path) -> Row:
     try:
         start, duration = float(begin) / per_s, float(lasts) / per_s
     except (TypeError, ValueError):
@@ -213,7 +201,7 @@ WHERE k.deviceId = (SELECT min(deviceId) FROM CUPTI_ACTIVITY_KIND_KERNEL)
 """
 
 
-def _of_nsys(path: Path) -> _Intervals:
+def _of_nsys(path: Path) -> list[Row]:
     """Kernels of the first device of an nsys export."""
     if path.stat().st_size > LIMIT:
         raise _refuse(path, f"has more than {LIMIT:,} bytes, the most that is read of such a file")
@@ -222,7 +210,7 @@ def _of_nsys(path: Path) -> _Intervals:
             found = database.execute(NSYS).fetchall()
     except sqlite3.Error as error:
         raise _refuse(path, f"is no export of nsys with kernels: {error}") from None
-    return _intervals([_row(str(name), start, lasts, NS_PER_S, path) for name, start, lasts in found])
+    return [_row(str(name), start, lasts, NS_PER_S, path) for name, start, lasts in found]
 
 
 ROCPROF = (
@@ -232,7 +220,7 @@ ROCPROF = (
 """Columns of rocprofv3 (kernel_trace.csv) and of rocprof (results.csv): name, begin and end in ns, device."""
 
 
-def _of_rocprof(text: str, path: Path) -> _Intervals:
+def _of_rocprof(text: str, path: Path) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         columns = next((names for names in ROCPROF if set(names[:3]) <= set(reader.fieldnames or ())), None)
@@ -246,4 +234,4 @@ def _of_rocprof(text: str, path: Path) -> _Intervals:
     mine = [line for line in lines if str(line.get(device) or "") == first]
     starts, ends = ([_row(str(line[name]), line[at], 0.0, NS_PER_S, path)[1] for line in mine] for at in (begin, end))
     spans = zip(mine, starts, ends, strict=True)
-    return _intervals([_row(str(line[name]), start, stop - start, 1.0, path) for line, start, stop in spans])
+    return [_row(str(line[name]), start, stop - start, 1.0, path) for line, start, stop in spans]

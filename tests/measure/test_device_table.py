@@ -10,8 +10,8 @@ import pytest
 from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.measure.device.device_table import COLUMNS, FULL, to_csv
-from primus_search.runs.calibrate.provenance import with_tables
+from primus_search.measure.device.device_table import COLUMNS, SWEEPS, to_csv
+from primus_search.runs.calibrate.kernel_fit import with_tables
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import run_here
 from tools.truth.training import SMALLEST
@@ -69,13 +69,13 @@ def flat_sweep(path, *, kind, gpu, sweep):
         common = {"kind": name, "gpu": gpu, "unit": "TFLOP/s", "source": "made up", "notes": "trust=A; sustained"}
         rows.extend(common | shape | {"dtype": dtype, "op": op, "value": rate} for dtype, op, rate in rates)
 
-    for m, n, k in FULL.gemms:
+    for m, n, k in SWEEPS["full"].gemms:
         rates = [("bf16", "fwd", 600.0), ("bf16", "bwd", 560.0), ("fp8_tensorwise", "fwd", 1000.0)]
         add("gemm", {"m": m, "n": n, "k": k}, rates)
-    for batch, heads, _, seq, dim, _ in FULL.attention:
+    for batch, heads, _, seq, dim, _ in SWEEPS["full"].attention:
         shape = {"seq": seq, "head_dim": dim, "heads": heads, "batch": batch, "causal": "true"}
         add("attention", shape, [("bf16", "fwd_torch_sdpa", 500.0), ("bf16", "bwd_torch_sdpa", 420.0)])
-    for groups, tokens, n, k in FULL.experts:
+    for groups, tokens, n, k in SWEEPS["full"].experts:
         shape = {"m": tokens, "n": n, "k": k, "batch": groups}
         add("grouped_gemm", shape, [("bf16", "fwd", 500.0), ("bf16", "bwd", 450.0)])
     path.write_text(to_csv(rows), encoding="utf-8")

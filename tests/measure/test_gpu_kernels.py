@@ -6,10 +6,10 @@ from torch.nn.attention import varlen
 
 from primus_search.measure.device import device_table
 from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
-from primus_search.measure.modules import experts
-from primus_search.measure.modules.attention_modules import MissingKernelError, _windowed, core_attention
-from primus_search.measure.modules.experts import grouped_product
-from primus_search.measure.modules.fused_operations import swiglu
+from primus_search.measure.modules import products
+from primus_search.measure.modules.attention_modules import _windowed, core_attention
+from primus_search.measure.modules.fused_operations import MissingKernelError, swiglu
+from primus_search.measure.modules.products import grouped_product
 
 
 def packed_attention(query, key, value, ends, ends_k, most, most_k, *, window_size, enable_gqa):
@@ -47,7 +47,7 @@ def test_an_older_torch_or_a_cpu_has_no_window_and_says_so(monkeypatch):
 
 def test_one_kernel_for_all_experts_is_the_product_of_each(monkeypatch):
     """torch runs its grouped GEMM on a CPU too, slowly: enough to compare it, gradients included."""
-    monkeypatch.setattr(experts, "has_grouped_kernel", lambda *_: True)
+    monkeypatch.setattr(products, "has_grouped_kernel", lambda *_: True)
     rows, weights = (torch.randn(3, 16, 16, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
     out = grouped_product(rows, weights)
     found = torch.autograd.grad(out, (rows, weights), torch.ones_like(out))

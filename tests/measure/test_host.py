@@ -8,8 +8,16 @@ from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.preflight import GEMM, shortfalls
-from primus_search.measure.host_calibration import accelerator_of, fit, mean_of, network_of, rows_of, to_yaml
-from primus_search.measure.host_rank import GEMMS, MESSAGES
+from primus_search.measure.host_calibration import (
+    GEMMS,
+    MESSAGES,
+    accelerator_of,
+    fit,
+    mean_of,
+    network_of,
+    rows_of,
+    to_yaml,
+)
 from primus_search.values.machine.cluster import Cluster
 
 RATE = 80e9

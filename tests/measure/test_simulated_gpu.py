@@ -17,7 +17,7 @@ from primus_search.measure.device import device_table as sweeps
 from primus_search.measure.device.device_info import CUDA, placed
 from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer
-from primus_search.measure.modules.linear import precise8
+from primus_search.measure.modules.products import precise8
 from primus_search.measure.modules.shard import Shard
 from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
 from primus_search.runs.calibrate.points import read_points
@@ -47,7 +47,7 @@ def at_once(monkeypatch):
     """Nothing is repeated and nothing waited for: a simulated clock needs neither."""
     monkeypatch.setattr(device_info, "HEAT_S", 0.0)
     monkeypatch.setattr(timing, "MIN_REPEATS", 1)
-    monkeypatch.setitem(sweeps.SWEEPS, "full", replace(sweeps.FULL, budget_s=NO_TIME))
+    monkeypatch.setitem(sweeps.SWEEPS, "full", replace(sweeps.SWEEPS["full"], budget_s=NO_TIME))
     quick = replace(bench_gpu.SCALES["full"], layer_s=NO_TIME, stream_s=NO_TIME)
     monkeypatch.setitem(bench_gpu.SCALES, "full", quick)
     return monkeypatch

@@ -15,15 +15,24 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from primus_search.measure.modules.attention_modules import MissingKernelError, traced_attention
-from primus_search.measure.modules.fused_operations import Rope, checkpoint, gated, gather, rms_norm, rotated, scatter
-from primus_search.measure.modules.linear import Linear
-from primus_search.measure.modules.mixer_modules import (
+from primus_search.measure.modules.attention_modules import (
     MODULES,
     GatedAttentionModule,
     by_head,
     per_head,
+    traced_attention,
 )
+from primus_search.measure.modules.fused_operations import (
+    MissingKernelError,
+    Rope,
+    checkpoint,
+    gated,
+    gather,
+    rms_norm,
+    rotated,
+    scatter,
+)
+from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.model import (
     Attention,

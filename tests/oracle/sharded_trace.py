@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from torch.utils._pytree import tree_leaves
 
 from primus_search.measure.device.device_info import CPU, DTYPES, default_dtype
-from primus_search.measure.modules.attention_modules import MissingKernelError
+from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import DtypeName, Shard
 from primus_search.values.candidates import GroupedGemm, Recompute

@@ -25,7 +25,7 @@ from primus_search.measure import isolate
 from primus_search.measure.device import device_info
 from primus_search.measure.device.timing import ClockReading
 from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
-from primus_search.measure.modules import attention_modules, linear
+from primus_search.measure.modules import attention_modules, products
 from primus_search.values.candidates import Fp8, GroupedGemm
 from primus_search.values.machine.cluster import Accelerator
 
@@ -215,7 +215,7 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", gcn: 
         monkeypatch.setattr(torch.cuda, attribute, value)
     monkeypatch.setattr(torch.version, "hip", "7.0" if gcn else None)
     monkeypatch.setattr(torch.backends.cuda, "can_use_cudnn_attention", lambda _: True)
-    linear._is_fnuz.cache_clear()
+    products._is_fnuz.cache_clear()
     monkeypatch.setitem(device_info.TORCH_NAMES, device_info.CUDA, "meta")
     monkeypatch.setattr(attention_modules.F, "scaled_dot_product_attention", sdpa)
     monkeypatch.setattr("primus_search.measure.device.preflight.pinned_like", torch.empty_like)
@@ -228,7 +228,7 @@ def simulated(monkeypatch, acc: Accelerator, *, name: str = "NVIDIA H200", gcn: 
         with gpu:
             yield gpu
     finally:
-        linear._is_fnuz.cache_clear()
+        products._is_fnuz.cache_clear()
 
 
 def run_here(monkeypatch) -> None:

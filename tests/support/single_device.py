@@ -14,10 +14,10 @@ from torch import Tensor
 from primus_search.measure.device.device_info import CPU, CUDA, clock, describe, heat, placed, synchronize
 from primus_search.measure.device.timing import measure, summarize
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
-from primus_search.measure.modules.linear import precise8
+from primus_search.measure.modules.products import precise8
 from primus_search.measure.modules.streams import MasterAdamW, Sizes, master_update, stream_seconds
 from primus_search.values.model import Model
-from tools.truth.split_model import ModelPart
+from tools.truth.training import ModelPart
 
 
 def first_layers(model: Model, count: int) -> Model:

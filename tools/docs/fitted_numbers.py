@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.calibrate.provenance import SECTION, FittedLeaf, leaves
+from primus_search.runs.calibrate.kernel_fit import SECTION, FittedLeaf, leaves
 from tools import rendered
 
 

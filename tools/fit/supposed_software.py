@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from primus_search.runs.published.convert import NONE, converted, overrides_beside
-from primus_search.runs.published.machine_of_run import build_hardware, inferred_stack, stack_file
+from primus_search.runs.published.parts_of_run import build_hardware, inferred_stack, stack_file
 from primus_search.runs.published.run_table import PublishedRun, is_published, read_rows
 from primus_search.runs.rules import vocabulary
 from primus_search.values.measured_run import MeasuredRun

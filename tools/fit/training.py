@@ -2,7 +2,7 @@
 kernel laws a device runs when compute, memory and links are busy together.
 
 Parameters are named fields of `Stack` and `Accelerator`, each with physical bounds, a prior and, most of them, a
-family of siblings in other stacks or devices (`priors.py`). Errors of a run are log(predicted / measured); their
+family of siblings in other stacks or devices. Errors of a run are log(predicted / measured); their
 slopes come from one vectorised projection per run, in which every row moves one parameter. Near-duplicate runs share
 one weight.
 """
@@ -15,12 +15,11 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.field_paths import with_column
 from primus_search.cost.project import Projector
-from primus_search.runs.published.machine_of_run import stack_file
+from primus_search.runs.published.parts_of_run import stack_file
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF, number_of
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.priors import PriorParameter, Priors, priors, solve
-from tools.fit.training_parameters import TRAINING_RATE, die
+from tools.fit.training_parameters import TRAINING_RATE, PriorParameter, Priors, die, priors, solve
 
 STEP = 0.03
 """Relative step of the finite differences, and the absolute one of shares."""

@@ -9,8 +9,7 @@ import typer
 
 from primus_search.cli.output import must_be_folder
 from primus_search.declare.hardware_files import load_stack
-from tools.truth.rounds import prove
-from tools.truth.truth_comparison import MEASUREMENTS
+from tools.truth.rounds import MEASUREMENTS, prove
 
 Only = Annotated[str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")]
 Count = Annotated[int, typer.Option(min=1, help="Configurations to choose, evenly over projected speed.")]

@@ -22,13 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from primus_search.declare.source import read
 from primus_search.measure import rank_group
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, clock, describe, heat, on, synchronize
 from primus_search.measure.device.timing import Watch, measure
 from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.modules.attention_modules import core_attention
-from primus_search.measure.modules.experts import grouped_product
-from primus_search.measure.modules.linear import precise8, scaled_mm, wide8
+from primus_search.measure.modules.products import grouped_product, precise8, scaled_mm, wide8
 from primus_search.values.machine.cluster import GROUPED
 
 COLUMNS = (
@@ -169,40 +169,18 @@ class ShapeSweep:
     messages: tuple[int, ...]
 
 
-# Sizes stand around those of real layers and on none of them, so that layers are a test of what was fitted.
-_WIDE = (
-    (2048, 2048), (5120, 5120), (8192, 8192), (2048, 8192), (8192, 2048), (12288, 4096), (28672, 8192),
-    (5120, 13824), (2560, 10240), (20480, 2560), (640, 2560), (5120, 640), (65536, 4096), (100352, 2560),
-)  # fmt: skip
-_EXPERTS = ((24576, 4096), (4096, 12288), (3072, 2048), (2048, 1536))
-FULL = ShapeSweep(
-    gemms=(
-        *((m, n, k) for (n, k), m in itertools.product(_WIDE, (2048, 4096, 8192))),
-        *((1024, 4096, 4096), (1024, 8192, 8192), (16384, 4096, 4096), (16384, 8192, 8192)),
-    ),
-    attention=(
-        *(
-            (batch, heads, heads, seq, dim, dim)
-            for batch, heads, seq in ((8, 16, 1024), (1, 32, 2048), (4, 32, 2048), (1, 24, 4096), (1, 40, 4096),
-                                      (2, 32, 4096), (1, 32, 8192), (1, 16, 16384))
-            for dim in (64, 128)
-        ),
-        *((1, heads, heads // 4, seq, 128, 128) for heads, seq in ((64, 4096), (32, 8192))),
-        *((batch, heads, heads, seq, 192, 128) for batch, heads, seq in ((1, 16, 2048), (1, 32, 4096), (1, 16, 8192))),
-    ),
-    experts=(
-        *((8, rows, n, k) for rows, (n, k) in itertools.product((256, 768, 1536, 4096), _EXPERTS)),
-        *((48, rows, n, k) for rows, (n, k) in itertools.product((128, 512, 1024), _EXPERTS[2:])),
-    ),
-    budget_s=0.5,
-    family_s=100.0,
-    messages=tuple(1 << power for power in range(12, 31, 2)),
-)  # fmt: skip
-TINY = ShapeSweep(
-    gemms=((64, 64, 64),), attention=((1, 2, 2, 64, 16, 16),), experts=((2, 16, 32, 16),), budget_s=0.02, family_s=60.0,
-    messages=(1 << 10, 1 << 14),
-)  # fmt: skip
-SWEEPS = {"full": FULL, "tiny": TINY}
+def _sweep(row: dict[str, Any]) -> ShapeSweep:
+    """One sweep of `sweeps.yaml`."""
+    gemms = (dict(zip(part, one, strict=True)) for part in row["gemms"] for one in itertools.product(*part.values()))
+    return ShapeSweep(
+        gemms=tuple((one["m"], *one["nk"]) for one in gemms),
+        attention=tuple((*call, *dims) for part in row["attention"] for call in part["call"] for dims in part["dims"]),
+        experts=tuple((g, m, *nk) for p in row["experts"] for g, m, nk in itertools.product(*p.values())),
+        **{name: row[name] for name in ("budget_s", "family_s", "messages")},
+    )
+
+
+SWEEPS = {name: _sweep(row) for name, row in read(Path(__file__).with_name("sweeps.yaml")).data.items()}
 
 Call = Callable[[], object]
 

@@ -19,7 +19,7 @@ as released in 2025; the same lists as Korthikanti et al. (arXiv:2205.05198) wit
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,35 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 EPSILON = 1e-5
 
 
+class MissingKernelError(RuntimeError):
+    """This device has no kernel for the operation; its time cannot be measured here."""
+
+
 def applied(function: type[Function], *inputs: Any) -> Tensor:
     """The output of an autograd function, whose `apply` has no types."""
     y: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return y
+
+
+class _Transposed(Function):
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Any], back: Callable[..., Any], *inputs: Tensor) -> Any:
+        ctx.back = back
+        return run(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        found = ctx.back(*grads)
+        return None, None, *(found if isinstance(found, tuple) else (found,))
+
+
+Out = TypeVar("Out")
+
+
+def keeping_nothing(run: Callable[..., Out], back: Callable[..., Any], *inputs: Tensor) -> Out:
+    """What a linear operation returns for its inputs; `back`, its transpose, takes gradients and is all it needs."""
+    found: Out = _Transposed.apply(run, back, *inputs)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _RmsNorm(Function):
@@ -134,38 +159,9 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     return out
 
 
-class _Rotated(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        ctx.tables = (cosine, sine)
-        return rotate(x, cosine, sine)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        cosine, sine = ctx.tables
-        return rotate(grads[0], cosine, -sine), None, None
-
-
 def rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """`rotate`, keeping nothing for backward."""
-    return applied(_Rotated, x, cosine, sine)
-
-
-class _SplitRope(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor, heads: int, kv_heads: int, keeps_view: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        ctx.tables, ctx.heads = (cosine, sine), (heads, kv_heads)
-        q, k, v = _heads(qkv, heads, kv_heads)
-        return rotate(q, cosine, sine), rotate(k, cosine, sine), v if keeps_view else v.contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        cosine, sine = ctx.tables
-        q, k, v = grads
-        parts = [rotate(q, cosine, -sine), rotate(k, cosine, -sine), v]
-        return torch.cat([part.transpose(1, 2) for part in parts], dim=2).flatten(2), None, None, None, None, None
+    return keeping_nothing(lambda x: rotate(x, cosine, sine), lambda grad: rotate(grad, cosine, -sine), x)
 
 
 def _heads(qkv: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,8 +178,16 @@ def split_rope(
 
     keeps_view: values stay a view of the projection, which keeps all of it alive.
     """
-    q, k, v = _SplitRope.apply(qkv, cosine, sine, heads, kv_heads, keeps_view)  # type: ignore[no-untyped-call]
-    return q, k, v
+
+    def split(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = _heads(qkv, heads, kv_heads)
+        return rotate(q, cosine, sine), rotate(k, cosine, sine), v if keeps_view else v.contiguous()
+
+    def joined(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = [rotate(q, cosine, -sine), rotate(k, cosine, -sine), v]
+        return torch.cat([part.transpose(1, 2) for part in parts], dim=2).flatten(2)
+
+    return keeping_nothing(split, joined, qkv)
 
 
 class _GatheredLinear(Function):
@@ -213,17 +217,6 @@ def gathered_linear(shard: Tensor, weight: Tensor, ranks: int) -> Tensor:
     return applied(_GatheredLinear, shard, weight, ranks)
 
 
-class _Scatter(Function):
-    @staticmethod
-    def forward(ctx: Any, full: Tensor, ranks: int) -> Tensor:
-        ctx.ranks = ranks
-        return full[:, : full.shape[1] // ranks].clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return gather(grads[0], ctx.ranks), None
-
-
 def gather(shard: Tensor, ranks: int) -> Tensor:
     """The shape an all-gather along the sequence returns, on one device."""
     return shard.repeat(1, ranks, *([1] * (shard.dim() - 2))) if ranks > 1 else shard
@@ -234,7 +227,13 @@ def scatter(full: Tensor, ranks: int) -> Tensor:
 
     Its backward is the all-gather of the gradient, as the framework's is.
     """
-    return full if ranks == 1 else applied(_Scatter, full, ranks)
+    if ranks == 1:
+        return full
+
+    def part(x: Tensor) -> Tensor:
+        return x[:, : x.shape[1] // ranks].clone()
+
+    return keeping_nothing(part, lambda grad: gather(grad, ranks), full)
 
 
 class _Combine(Function):

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules import fused_operations as ops
-from primus_search.measure.modules.experts import ExpertMlp
-from primus_search.measure.modules.linear import Linear
-from primus_search.measure.modules.mixer_modules import CoreAttention, has_module, mixer_module
+from primus_search.measure.modules.attention_modules import CoreAttention, has_module, mixer_module
+from primus_search.measure.modules.products import ExpertMlp, Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
@@ -111,29 +110,15 @@ class LatentAttentionModule(CoreAttention):
         return ops.scatter(self.out(mixed), self.ranks)
 
     def _up(self, q_latent: Tensor, kv_latent: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        m, heads = self.sizes, self.heads
-        cosine, sine = self.rope.cosine, self.rope.sine
         q = self.q_up(q_latent if self.q_norm is None else self.q_norm(q_latent))
         kv = self.kv_up(self.kv_norm(kv_latent))
-        sizes, rope = (m.qk_nope_head_dim, m.qk_rope_head_dim, heads), ops.gather(k_rope, self.ranks)
-        parts: tuple[Tensor, Tensor, Tensor] = _SplitLatentHeads.apply(  # type: ignore[no-untyped-call]
-            q, kv, rope, sizes, (cosine, sine), self.keeps_view
-        )
-        return parts
+        rope = ops.gather(k_rope, self.ranks)
+        return ops.keeping_nothing(self._split, self._joined, q, kv, rope)
 
-
-class _SplitLatentHeads(torch.autograd.Function):
-    """Queries, keys and values of MLA, rotary parts rotated and joined in one pass, as the fused kernels do.
-
-    Keeps nothing: like `split_rope`, its backward rotates the gradients back.
-    """
-
-    @staticmethod
-    def forward(ctx, q, kv, k_rope, sizes, tables, keeps_view):  # type: ignore[no-untyped-def]
-        nope, rope, heads = sizes
-        ctx.sizes, ctx.tables = sizes, tables
-        q = q.unflatten(-1, (heads, nope + rope)).transpose(1, 2)
-        kv = kv.unflatten(-1, (heads, -1)).transpose(1, 2)
+    def _split(self, q: Tensor, kv: Tensor, k_rope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, rotary parts rotated and joined in one pass, as the fused kernels do."""
+        nope, tables = self.sizes.qk_nope_head_dim, (self.rope.cosine, self.rope.sine)
+        q, kv = (torch.unflatten(part, -1, (self.heads, -1)).transpose(1, 2) for part in (q, kv))
         q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
         k_out = torch.empty_like(q_out)
         q_out[..., :nope].copy_(q[..., :nope])
@@ -141,16 +126,15 @@ class _SplitLatentHeads(torch.autograd.Function):
         k_out[..., :nope].copy_(kv[..., :nope])
         k_out[..., nope:].copy_(ops.rotate(k_rope.unsqueeze(1), *tables))
         values = kv[..., nope:]
-        return q_out, k_out, values if keeps_view else values.contiguous()
+        return q_out, k_out, values if self.keeps_view else values.contiguous()
 
-    @staticmethod
-    def backward(ctx, grad_q, grad_k, grad_v):  # type: ignore[no-untyped-def]
-        nope, _, _ = ctx.sizes
-        cosine, sine = ctx.tables
+    def _joined(self, grad_q: Tensor, grad_k: Tensor, grad_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`_split` of gradients, backwards: their rotary parts rotated back."""
+        nope, cosine, sine = self.sizes.qk_nope_head_dim, self.rope.cosine, self.rope.sine
         q = torch.cat([grad_q[..., :nope], ops.rotate(grad_q[..., nope:], cosine, -sine)], dim=-1)
         kv = torch.cat([grad_k[..., :nope], grad_v], dim=-1)
         k_rope = ops.rotate(grad_k[..., nope:].sum(1, keepdim=True), cosine, -sine).squeeze(1)
-        return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope, None, None, None
+        return q.transpose(1, 2).flatten(2), kv.transpose(1, 2).flatten(2), k_rope
 
 
 class MlpModule(nn.Module):
@@ -165,16 +149,9 @@ class MlpModule(nn.Module):
         self.up = Linear(model.hidden, width, bias=bias, ranks=self.ranks, fp8=shard.fp8)
         self.down = Linear(local, model.hidden, bias=bias, fp8=shard.fp8)
 
-    def expand(self, x: Tensor) -> Tensor:
-        result: Tensor = self.up(x)
-        return result
-
-    def contract(self, wide: Tensor) -> Tensor:
-        hidden = ops.swiglu(wide) if self.is_gated else F.gelu(wide)
-        return ops.scatter(self.down(hidden), self.ranks)
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.contract(self.expand(x))
+        wide = self.up(x)
+        return ops.scatter(self.down(ops.swiglu(wide) if self.is_gated else F.gelu(wide)), self.ranks)
 
 
 def without_module(model: Model) -> tuple[str, ...]:

@@ -16,9 +16,8 @@ from typing import IO, Any, cast
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened
 from primus_search.runs.learn import logs
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import LogReading
-from primus_search.runs.learn.transcript import Transcript, observe_common
+from primus_search.runs.learn.transcript import LogTable, Transcript, observe_common
 
 HEAD_BYTES = 4096
 

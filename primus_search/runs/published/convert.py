@@ -1,7 +1,7 @@
 """Published tables of training runs, converted into records (`MeasuredRun`).
 
-    run_table         cells of a table, rules             vocabulary/         what its words mean
-    candidate_of_run  the model and the candidate         machine_of_run      devices, network, stack with its switches
+    run_table    cells of a table, rules      parts_of_run  devices, network, stack with its switches, model, candidate
+    vocabulary/  what its words mean
 
 Nothing is looked up by model name except what no column says (MLA sizes, sliding windows, biases): those follow from
 the family, and a family that is not known is treated as the plain case. A run that lacks a needed value is skipped with
@@ -30,7 +30,7 @@ from primus_search.base.units import to_base
 from primus_search.declare.hardware_files import load_stack, on_fewer_gpus
 from primus_search.declare.record_table import read_records
 from primus_search.declare.source import Document, read
-from primus_search.runs.published import candidate_of_run, machine_of_run
+from primus_search.runs.published import parts_of_run
 from primus_search.runs.published.run_table import PublishedRun, Skipped, is_published, read_rows, tables
 from primus_search.runs.validate import Validation, validate_runs
 from primus_search.runs.validate.undescribed import with_undescribed
@@ -128,25 +128,25 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     reason = row.told("incomplete")
     if reason:
         raise Skipped(reason)
-    model = candidate_of_run.build_model(row)
+    model = parts_of_run.build_model(row)
     model = replace(model, **{key.removeprefix("model."): value for key, value in _values(special, "model.").items()})
-    name = machine_of_run.hardware_of(row)
-    hardware = machine_of_run.build_hardware(name)
-    stack, assumed = machine_of_run.build_stack(
+    name = parts_of_run.hardware_of(row)
+    hardware = parts_of_run.build_hardware(name)
+    stack, assumed = parts_of_run.build_stack(
         row, hardware, supposed, variant=str(special[VARIANT].value) if VARIANT in special else ""
     )
-    plain = machine_of_run.build_cluster(row, hardware, stack)
+    plain = parts_of_run.build_cluster(row, hardware, stack)
     cluster = measured_run.overridden(plain, _values(special, "stack.", "hardware."))
     workload = _workload(row, cluster)
-    candidates = candidate_of_run.build_candidates(row, model, cluster.stack)
+    candidates = parts_of_run.build_candidates(row, model, cluster.stack)
     columns = {name: one.value for name, one in special.items() if name in DEFAULTS}
     candidates = Candidates.from_words(candidates.row(0) | columns) if columns else candidates
-    if candidate_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
+    if parts_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
     network = on_fewer_gpus(hardware.network, plain.network.gpus_per_node)
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
-    own_file = replace(machine_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
+    own_file = replace(parts_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
     usual = replace(plain, network=replace(network, **nics), stack=own_file)
     overrides = (replace(one, reason=_reason(special, one.key)) for one in measured_run.overrides_of(usual, cluster))
     return MeasuredRun(
@@ -168,7 +168,7 @@ def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
     return Workload(
         seq_length=row.count("seq_len"),
         global_batch_size=row.count("gbs"),
-        routing_imbalance=machine_of_run.routing_imbalance(row, cluster.stack),
+        routing_imbalance=parts_of_run.routing_imbalance(row, cluster.stack),
         document_length=length,
         experts_in_turn=row.told("experts_in_turn"),
         pads_to_capacity=row.told("pads_to_capacity"),
@@ -194,7 +194,7 @@ def _measured(row: PublishedRun) -> Measurement:
 
 def _provenance(row: PublishedRun, model: Model) -> Provenance:
     words = {name: row.word(name) for name in ("source", "notes", "gpu", "precision")}
-    unread = candidate_of_run.of_arguments(row, model)[1]
+    unread = parts_of_run.of_arguments(row, model)[1]
     return Provenance(id=row.id, publisher=row.publisher, table=row.table, line=row.line, unread=unread, **words)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from primus_search.declare.hardware_files import load_hardware
 from tests.support.network_fit import fit_network, left_out_errors, predict_s, relative_errors
-from tools.fit.network_points import Points, read_points
+from tools.fit.write_ranges import Points, read_links
 
 H100 = load_hardware("h100").network
 TRUTH = replace(H100, ring_efficiency=0.7, link_latency_s=8e-6, link_half_speed_bytes=3e6)
@@ -62,7 +62,7 @@ def test_bus_and_logical_bandwidth_become_seconds(tmp_path: Path) -> None:
     ]
     path = tmp_path / "points.csv"
     path.write_text("\n".join([header, *rows]))
-    points = read_points(path, "X")
+    points = read_links(path, "X")
     assert points.op == ("allreduce", "allgather", "combine", "allreduce")
     assert points.seconds == pytest.approx([5e-3, 2.5e-3, 5e-4, 4.48e-5])
     assert points.launch_s == pytest.approx([0.0, 0.0, 0.0, 5e-5])

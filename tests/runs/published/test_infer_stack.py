@@ -10,7 +10,7 @@ from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verd
 from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.published.machine_of_run import build_stack, inferred_stack
+from primus_search.runs.published.parts_of_run import build_stack, inferred_stack
 from primus_search.runs.published.run_table import PublishedRun
 from primus_search.values.candidates import Fp8
 from primus_search.values.machine.cluster import Cluster

@@ -11,7 +11,7 @@ from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import UNKNOWN
 from primus_search.runs.published import validated
-from primus_search.runs.published.machine_of_run import hardware_of, stack_name
+from primus_search.runs.published.parts_of_run import hardware_of, stack_name
 from primus_search.runs.published.run_table import Skipped
 from primus_search.runs.rules import first, vocabulary
 from primus_search.runs.validate import Validation

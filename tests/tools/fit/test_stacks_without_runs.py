@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from primus_search.declare.search_path import FileKind, names
-from tools.fit.training_write import write_copies
+from tools.fit.training_run import write_copies
 
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 HARDWARE = Path(names(FileKind.STACK)["megatron_lm"]).parents[1]

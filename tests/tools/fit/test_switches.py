@@ -6,7 +6,7 @@ from primus_search.cost.memory.activations import layer_activations
 from primus_search.cost.memory.share import Share
 from primus_search.declare.hardware_files import load_hardware, load_stack
 from primus_search.runs.published.convert import converted
-from primus_search.runs.published.machine_of_run import stack_name, switched
+from primus_search.runs.published.parts_of_run import stack_name, switched
 from primus_search.runs.published.run_table import PublishedRun
 from primus_search.runs.rules import first, vocabulary
 from primus_search.values.machine.stack import with_numbers

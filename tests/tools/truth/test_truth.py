@@ -21,8 +21,7 @@ from primus_search.measure.rank_group import RankJob, run_jobs
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.workload import Workload
 from tools.truth.case_space import GPT, MOE, chosen, legal
-from tools.truth.rounds import pieces_of, training_job
-from tools.truth.truth_comparison import Found, steps_csv
+from tools.truth.rounds import Found, pieces_of, steps_csv, training_job
 from tools.truth.truth_report import Report, TruthRow
 
 COMMITTED = Path(__file__).resolve().parents[3] / "results" / "measurements" / "truth.json"

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from statistics import median
 
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import Assumption, LogReading
-from primus_search.runs.learn.transcript import PREFERRED, Transcript, conclude, gpus_of_batch
+from primus_search.runs.learn.transcript import PREFERRED, LogTable, Transcript, conclude, gpus_of_batch
 
 BATCH_SLACK = 0.25
 """A batch from times and rates counts where it is this near to a multiple of the micro-batch, in micro-batches."""

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.runs.learn import transcript
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine, steady
-from primus_search.runs.learn.transcript import Transcript
+from primus_search.runs.learn.transcript import LogTable, Transcript
 
 _BAR = re.compile(
     r"\|\s{0,8}(\d{1,12})/(\d{1,12}) \[((?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,80}, {1,8}[\d.]{1,20}(?:s/it|it/s)\]?"

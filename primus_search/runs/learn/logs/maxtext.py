@@ -1,8 +1,7 @@
 """MaxText: printed seconds jump, because steps are dispatched asynchronously; the time stamps of the lines do not."""
 
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import Assumption, LogReading
-from primus_search.runs.learn.transcript import Transcript, conclude, product
+from primus_search.runs.learn.transcript import LogTable, Transcript, conclude, product
 from primus_search.values.knobs.values import PARALLEL
 
 MORE_AXES = {"tp": ("tensor_transpose", "tensor_sequence"), "cp": ("sequence",)}

@@ -5,10 +5,9 @@ from typing import Any
 from primus_search.declare.fields import known_keys
 from primus_search.declare.launch.megatron import model_keys
 from primus_search.declare.megatron_yaml import setting_keys
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.reading import Assumption, LogReading
-from primus_search.runs.learn.transcript import Transcript, conclude, product
+from primus_search.runs.learn.transcript import LogTable, Transcript, conclude, product
 
 _TABLE = table("arguments")
 LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])

@@ -5,9 +5,8 @@ import math
 import re
 from typing import Any
 
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import LogReading, StepLine
-from primus_search.runs.learn.transcript import PREFERRED, Transcript, conclude, product
+from primus_search.runs.learn.transcript import PREFERRED, LogTable, Transcript, conclude, product
 from primus_search.values.knobs.values import PARALLEL
 
 _RECORD = re.compile(r"\A(?>.*?:::MLLOG )(\{.*\})")

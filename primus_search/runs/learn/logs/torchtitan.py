@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from primus_search.declare.launch.torchtitan import setting_keys
-from primus_search.runs.learn.line_tables import LogTable
 from primus_search.runs.learn.reading import Assumption, LogReading
-from primus_search.runs.learn.transcript import Transcript, conclude, product
+from primus_search.runs.learn.transcript import LogTable, Transcript, conclude, product
 
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([^\]]{0,200})\], \[([^\]]{0,200})\]")
 MESH_KEYS = {
