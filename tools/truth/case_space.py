@@ -12,27 +12,25 @@ among the best, then those nearest to marks at equal ratios of step time down to
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from primus_search.cost.project import Projector
+from primus_search.declare.plain_forms import from_plain
+from primus_search.declare.source import read
 from primus_search.measure.modules.shard import DtypeName
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Constraint, Enumerator, Space
 from primus_search.values.candidates import DEFAULTS, Candidates, Recompute, Sharding, joined
 from primus_search.values.job import Job
+from primus_search.values.knobs import KNOB, Kind
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.model import MixtureOfExperts, Model
+from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
-GPT = Model(
-    name="truth-gpt", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
-    vocab_size=4096, source="made for this comparison",
-)  # fmt: skip
-MOE = Model(
-    name="truth-moe", num_layers=4, hidden=256, ffn_hidden=1024, num_heads=4, num_kv_heads=2, head_dim=64,
-    vocab_size=4096, moe=MixtureOfExperts(num_experts=4, top_k=2, expert_ffn_hidden=512), source="as truth-gpt",
-)  # fmt: skip
-MODELS = {"gpt": GPT, "moe": MOE}
+_FILE = read(Path(__file__).with_name("space.yaml")).data
+MODELS = {name: from_plain(Model, row) for name, row in _FILE["models"].items()}
+GPT, MOE = MODELS.values()
 WORKLOAD = Workload(seq_length=256, global_batch_size=8)
 RANKS = 2
 FLOAT: DtypeName = "float32"
@@ -41,20 +39,10 @@ SEED = 0  # of what is left to chance
 COUNT = 26  # chosen in all
 
 DECLARED: dict[str, tuple[AxisValue, ...]] = {
-    "tp": (1, 2),
-    "pp": (1, 2),
-    "vpp": (1, 2),
-    "ep": (1, 2),
-    "micro_batch_size": (1, 2, 4, 8),
-    "schedule": ("1f1b", "gpipe", "interleaved"),
-    "recompute": (Recompute.NONE, Recompute.CORE_ATTENTION, Recompute.FULL),
-    "sharding": (Sharding.NONE, Sharding.FSDP2),
+    name: tuple(KNOB[name].code(value) if KNOB[name].kind in (Kind.CHOICE, Kind.MODULES) else value for value in values)
+    for name, values in _FILE["axes"].items()
 }
-CONSTRAINTS = (
-    Constraint(text="ep == 1 or sharding == 'none'", where="the trainer shards no experts that are dealt to ranks"),
-    Constraint(text="pp == 1 or schedule == 'gpipe' or microbatches >= pp", where="so does torch's 1F1B"),
-    Constraint(text="tp == 1 or sharding == 'none'", where="two ranks of tensor parallelism leave nothing to shard"),
-)
+CONSTRAINTS = tuple(Constraint(text=text, where=where) for text, where in _FILE["constraints"].items())
 
 WORDS = {Recompute.NONE: "", Recompute.CORE_ATTENTION: "selective ", Recompute.FULL: "recompute "}
 

@@ -125,11 +125,11 @@ def _opened(path: Path) -> IO[bytes]:
 
 def plain(text: str) -> str:
     """Text without terminal escape sequences and control characters."""
-    return text if text.isprintable() else _CONTROLS.sub(_blank, _ESCAPES.sub("", text))
-
-
-def _blank(found: re.Match[str]) -> str:
-    return " " if found[0].isspace() else ""
+    return (
+        text
+        if text.isprintable()
+        else _CONTROLS.sub(lambda sign: " " if sign[0].isspace() else "", _ESCAPES.sub("", text))
+    )
 
 
 def chunks(path: Path) -> Iterator[str]:

@@ -409,7 +409,8 @@ def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[Measur
         try:
             found.append(measured_run(reading, said, load_stack(base or named)))
         except InputError as error:
-            problems += (_of_log(problem, reading.source) for problem in error.problems)
+            source = reading.source  # many logs are read at once
+            problems += (p if source in p.where else replace(p, where=f"{source} @ {p.where}") for p in error.problems)
     if problems:
         raise InputError(list(dict.fromkeys(problems)))
     return found
@@ -422,8 +423,3 @@ def needed(readings: Readings, said: SaidBeside, base: str | None) -> Sequence[P
     except InputError as error:
         return error.problems
     return ()
-
-
-def _of_log(problem: Problem, source: str) -> Problem:
-    """A problem with the log that it is of: many logs are read at once."""
-    return problem if source in problem.where else replace(problem, where=f"{source} @ {problem.where}")

@@ -103,7 +103,11 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
     data = _kept(folder / RESULT)
     if data is None:
         return None
-    is_right = {name: _is_figure(data.get(name)) for name in FIGURES} | {
+    figures = {name: data.get(name) for name in FIGURES}
+    is_right = {
+        name: value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
+        for name, value in figures.items()
+    } | {
         "rank": type(data.get("rank")) is int and data["rank"] in ranks,
         "verdict": data.get("verdict") in tuple(TrialVerdict),
         "reason": isinstance(data.get("reason"), str),
@@ -114,10 +118,6 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
         what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
         raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
     return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
-
-
-def _is_figure(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

@@ -6,8 +6,9 @@ is the median of the mixture, its band the mixture's 5th and 95th percentile. 25
 these: 11.3 % in the median, 32.9 % at the 90th percentile, 2026-11-24.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -81,18 +82,13 @@ def with_undescribed(outcome: Validation) -> Validation:
     told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
     rates = {row.run.place: one.rate(row.run.model, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
 
-    def each(every: Sequence[ScoredRun]) -> tuple[ScoredRun, ...]:
-        doubted = (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every)
-        return tuple(_told(row, told[row.run.place]) if row.run.place in told else row for row in doubted)
+    def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:
+        for row in (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every):
+            what = (told[row.run.place],) if row.run.place in told else ()
+            yield replace(row, run=replace(row.run, assumed=(*row.run.assumed, *what)))
 
-    changed = replace(
-        outcome, rows=each(outcome.rows), memory_only=each(outcome.memory_only), ran_out=each(outcome.ran_out)
-    )
-    return changed.with_rates(rates)
-
-
-def _told(row: ScoredRun, what: str) -> ScoredRun:
-    return replace(row, run=replace(row.run, assumed=(*row.run.assumed, what)))
+    parts: dict[str, Any] = {name: tuple(each(getattr(outcome, name))) for name in ("rows", "memory_only", "ran_out")}
+    return replace(outcome, **parts).with_rates(rates)
 
 
 WHOLE_LOGITS = 0.2

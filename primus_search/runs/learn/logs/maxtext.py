@@ -15,7 +15,8 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     facts["model"] = {name: seen.whole(name) for name in (*SIZES, "vocab_size") if seen.whole(name)} | facts["model"]
     for name, word in PARALLEL.items():
         more = [axis for axis in MORE_AXES.get(name, ()) if f"ici_{axis}_parallelism" in seen.facts]
-        facts[name] = product(*(_axis(seen, axis) for axis in (word, *more)))
+        sides = [f"{side}_{axis}_parallelism" for axis in (word, *more) for side in ("ici", "dcn")]  # of slices, across
+        facts[name] = product(*map(seen.whole, sides))
     if facts["tp"] == facts["pp"] == facts["cp"] == 1 and seen.whole("gradient_accumulation_steps") == 1:
         facts["micro_batch_size"] = seen.whole("per_device_batch_size")
     assumed = {}
@@ -26,8 +27,3 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
         because = "tokens of a step over its time and the printed tokens/s/device; padding would make it smaller"
         assumed["gpus"] = Assumption(value=round(devices), because=because)
     return conclude(seen, table.name, facts, assumed, settings=table.settings)
-
-
-def _axis(seen: Transcript, word: str) -> int | None:
-    """Devices along an axis of the mesh, inside and across slices."""
-    return product(seen.whole(f"ici_{word}_parallelism"), seen.whole(f"dcn_{word}_parallelism"))

@@ -21,7 +21,7 @@ def observe(seen: Transcript, line: str) -> None:
         seen.facts.update(dict(_SYSTEM.findall(line)))
     found = _RECORD.search(line) if ":::MLLOG" in line else None
     try:
-        record = json.loads(found[1], parse_constant=_none, parse_float=_finite) if found else {}
+        record = json.loads(found[1], parse_constant=lambda _: None, parse_float=_finite) if found else {}
     except (ValueError, RecursionError):
         return
     if not isinstance(record, dict):
@@ -34,10 +34,6 @@ def observe(seen: Transcript, line: str) -> None:
         _observe_block(seen, key, record.get("time_ms"), more)
     elif isinstance(key, str) and isinstance(value, str | int | float) and not key.startswith("eval"):
         seen.facts[key] = str(value)
-
-
-def _none(word: str) -> None:
-    """NaN and Infinity, which JSON does not have, are no values."""
 
 
 def _finite(text: str) -> float | None:

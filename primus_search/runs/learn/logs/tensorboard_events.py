@@ -70,14 +70,10 @@ def read(path: Path) -> LogReading:
             elif value.tag in LOSS_TAGS:
                 losses.append((event.step, event.wall_time))
     if not seen.steps:
-        _add_wall_times(seen, losses)
+        for (first, begin), (last, end) in pairwise(losses):
+            if last > first and end > begin:
+                seen.add_step(StepLine(iteration=last, seconds=(end - begin) / (last - first), span=last - first))
     if not seen.steps:
         raise refuse(path, f"holds none of the tags {', '.join((*TIME_TAGS, *LOSS_TAGS))}")
     facts, assumed = megatron_facts(seen)
     return conclude(seen, NAME, facts, assumed, settings=SETTING_ARGUMENTS)
-
-
-def _add_wall_times(seen: Transcript, losses: list[tuple[int, float]]) -> None:
-    for (first, begin), (last, end) in pairwise(losses):
-        if last > first and end > begin:
-            seen.add_step(StepLine(iteration=last, seconds=(end - begin) / (last - first), span=last - first))
