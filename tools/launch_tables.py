@@ -15,12 +15,9 @@ from typing import Any
 import yaml
 
 from primus_search.declare.fields import known_keys
+from primus_search.declare.source import read
 
-FAMILIES = ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss")
-UNREAD = ("depth_init", "eos_id", "attn_mask_type", "max_seq_len", "max_batch_size", "dtype")
-"""Arguments of torchtitan's models that size nothing."""
-SETTINGS = ("model", "train", "ddp", "optimizer", "comm_overlap", "mixed_precision", "dataset")
-"""Sections of a recipe whose fields are settings of the run."""
+SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
 
 def plain(node: ast.expr, known: Mapping[str, Any] | None = None) -> Any:
@@ -53,7 +50,7 @@ def _defaults(path: Path, name: str) -> dict[str, Any]:
 def torchtitan(site: Path) -> dict[str, Any]:
     """Every flavor of a decoder by family, with what its class leaves at a default."""
     found: dict[str, Any] = {}
-    for family in FAMILIES:
+    for family in SOURCES["families"]:
         folder = site / "torchtitan" / "models" / family
         for node in ast.parse((folder / "__init__.py").read_text()).body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
@@ -66,7 +63,7 @@ def torchtitan(site: Path) -> dict[str, Any]:
 
 
 def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key not in UNREAD}
+    return {key: value for key, value in fields.items() if key not in SOURCES["unread"]}
 
 
 def nemo(site: Path) -> dict[str, Any]:
@@ -115,16 +112,13 @@ def _settings(assigned: Iterable[tuple[str, ast.expr]], known: Mapping[str, Any]
     for target, value in assigned:
         section, _, key = target.partition(".")
         try:
-            given = plain(value, known) if section in SETTINGS else None
+            given = plain(value, known) if section in SOURCES["settings"] else None
         except ValueError:
             continue
         fields = given if isinstance(given, dict) and not key else {key or section: given}
         found |= {listed.renamed.get(name, name): one for name, one in fields.items()}
     unlisted = {name: one for name, one in found.items() if name not in listed.irrelevant}
-    return {name: one for name, one in unlisted.items() if one is not None and name not in DATA}
-
-
-DATA = ("random_seed", "split", "blend", "data_sharding", "num_dataset_builder_threads", "num_workers")
+    return {name: one for name, one in unlisted.items() if one is not None and name not in SOURCES["data"]}
 
 
 def _layout(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,22 +23,10 @@ from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch import torchtitan
 from primus_search.declare.launch.contract import NEGATION, is_ignored
 from primus_search.declare.launch.megatron import model_keys
+from primus_search.declare.source import read
 from primus_search.values.machine.framework import Framework
 
-CONFIGURED = (
-    "TransformerConfig", "ModelParallelConfig", "MLATransformerConfig", "OptimizerConfig",
-    "DistributedDataParallelConfig",
-)  # fmt: skip
-"""Classes of Megatron-Core whose fields become arguments, or fields of a recipe."""
-DECLARES = ("add_argument", "@dataclass")
-"""What a module that declares settings has."""
-OF_BRIDGE = (
-    "TrainingConfig", "ValidationConfig", "SchedulerConfig", "CheckpointConfig", "LoggerConfig", "ProfilingConfig",
-    "RNGConfig", "DistributedInitConfig", "RerunStateMachineConfig", "TokenizerConfig", "CommOverlapConfig",
-    "MixedPrecisionConfig", "GPTDatasetConfig", "FaultToleranceConfig", "StragglerDetectionConfig",
-    "NVRxStragglerDetectionConfig", "InProcessRestartConfig", "TensorInspectConfig",
-)  # fmt: skip
-"""Sections of Megatron-Bridge's configuration of a run."""
+SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
 
 def settings_of_source(name: str, root: Path) -> frozenset[str]:
@@ -50,11 +38,11 @@ def settings_of_source(name: str, root: Path) -> frozenset[str]:
         folders = [*root.glob("**/primus/configs/modules/megatron"), *root.glob("**/primus/configs/models/megatron")]
         return frozenset(key for folder in folders for key in _yaml_keys(sorted(folder.rglob("*.yaml"))))
     modules = sorted(root.glob("**/megatron/**/*.py"))
-    files = [path for path in modules if any(mark in path.read_text(encoding="utf-8") for mark in DECLARES)]
+    files = [path for path in modules if any(mark in path.read_text(encoding="utf-8") for mark in SOURCES["declares"])]
     if name != "megatron":
-        return frozenset().union(*(_fields(path, CONFIGURED + OF_BRIDGE) for path in files))
+        return frozenset().union(*(_fields(path, SOURCES["configured"] + SOURCES["of_bridge"]) for path in files))
     training = [path for path in files if "training" in path.parts]
-    named = {*CONFIGURED, *(one for path in training for one in _factories(path))}
+    named = {*SOURCES["configured"], *(one for path in training for one in _factories(path))}
     arguments = (key for path in training for key in _arguments(path))
     return frozenset(arguments).union(*(_fields(path, named) for path in files))
 

@@ -7,9 +7,9 @@ Tables of `logs/formats.yaml`: which texts of a line are facts, a step or a peak
 
 facts   until the first step. marks: texts that a line must hold. pattern: named groups are facts under their names;
         else the first group is a name, below `prefix`, and the next one its value. means: facts of any match
-steps   patterns of their own, in any order in the line: iteration, s or ms, rate, batch, length. Without `stamped`
+steps   patterns of their own, in any order in the line: iteration, s or ms, rate, batch, length. Without `is_stamped`
         seconds are the printed ones; with it those between the time stamps of two lines, where both have one.
-        samples: per second. Lines of a `preferred` row are taken alone where there are some
+        samples: per second. Lines of an `is_preferred` row are taken alone where there are some
 peaks   of a memory counter: its unit, and its kind where the pattern's first group does not name it
 run     facts of the reading, the first that is printed whole; a*b: the product of two
 """
@@ -332,14 +332,10 @@ class LineRow:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "LineRow":
         """A row as the file has it."""
-        return cls(
-            marks=(row["mark"],) if isinstance(row["mark"], str) else tuple(row["mark"]),
-            patterns={name: re.compile(text) for name, text in row.items() if name in PATTERNS},
-            is_first=row.get("first", False),
-            is_stamped=row.get("stamped", False),
-            is_preferred=row.get("preferred", False),
-            **{name: row[name] for name in ("prefix", "means", "kind", "unit") if name in row},
-        )
+        marks = [row["mark"]] if isinstance(row["mark"], str) else row["mark"]
+        patterns = {name: re.compile(text) for name, text in row.items() if name in PATTERNS}
+        own = {name: value for name, value in row.items() if name not in ("mark", *PATTERNS)}
+        return cls(marks=tuple(marks), patterns=patterns, **own)
 
     def matches(self, line: str) -> Iterator[re.Match[str]]:
         """Every place of its one pattern in a line that holds the marks."""
@@ -357,17 +353,12 @@ class LineRow:
         return {name: float(_value(match.groups()).replace(",", "")) for name, match in found.items()}
 
 
+LINES = ("facts", "steps", "peaks")
 PATTERNS = ("pattern", "iteration", "s", "ms", "rate", "batch", "length", "samples", "weights")
 
 
 def _value(groups: Sequence[str | None]) -> str:
     return next((text for text in groups if text is not None), "")
-
-
-PARTS = (
-    "summary", "module", "marks", "rank", "contract", "reads", "run", "settings", "model", "aliases", "notes",
-)  # fmt: skip
-"""Keys of a format that are taken as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,20 +392,10 @@ class LogTable:
     @classmethod
     def of(cls, name: str, every: Mapping[str, Mapping[str, Any]]) -> "LogTable":
         """The table of a format of the file."""
-        row = every[name]
-        more = every.get(row.get("also", ""), {})
-
-        def rows(part: str) -> tuple[LineRow, ...]:
-            return tuple(map(LineRow.of, (*row.get(part, ()), *more.get(part, ()))))
-
-        return cls(
-            name=name,
-            is_late=row.get("late", False),
-            facts=rows("facts"),
-            steps=rows("steps"),
-            peaks=rows("peaks"),
-            **{part: row[part] for part in PARTS if part in row},
-        )
+        row = {"also": "", **every[name]}
+        both = (row, every.get(row.pop("also"), {}))
+        lines = {part: tuple(LineRow.of(one) for of in both for one in of.get(part, ())) for part in LINES}
+        return cls(name=name, **row | lines)
 
     def observe(self, seen: Transcript, line: str) -> None:
         """One line."""
