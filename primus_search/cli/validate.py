@@ -26,7 +26,7 @@ def validate(csv: Path, as_json: bool = False, html: Path | None = None, stack: 
 def show(outcome: "Validation", title: str, as_json: bool, html: Path | None) -> None:
     """Print the errors of measured runs, as text or JSON, and write the page of all rows where one is wanted."""
     from primus_search.cli.output import write
-    from primus_search.runs.validate import summary
+    from primus_search.runs.validate.score_runs import summary
 
     figures = summary(outcome)
     if html is not None:

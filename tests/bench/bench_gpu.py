@@ -152,10 +152,10 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     from primus_search.declare.evidence_files import read_tables
     from primus_search.declare.hardware_files import load_hardware, load_stack
     from primus_search.measure.isolate import ProcessVerdict, isolated
-    from primus_search.measure.modules.streams import memory_law, rates
+    from primus_search.measure.modules.streams import memory_law
     from primus_search.runs.calibrate.kernel_fit import calibrate_hardware, with_fitted, with_tables
     from primus_search.runs.calibrate.points import read_points
-    from tests.support.single_device import SIZES
+    from tests.support.single_device import SIZES, device_rates
 
     loaded = load_hardware(hardware)
     accelerator = loaded.accelerator
@@ -170,7 +170,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     streams = isolated("tests.support.single_device:measure_streams", payload, limit_s=LIMIT_S)
     if streams.verdict is ProcessVerdict.DONE:
         per_param = float(bytes_per_param(load_stack(STACK), np.array(StateFormat.STACK)))
-        rate = rates(SIZES[scale.sweep], streams.value, per_param)
+        rate = device_rates(SIZES[scale.sweep], streams.value, per_param)
         law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
         accelerator = replace(accelerator, memory=law)
         evidence.streams = {"bytes_per_s": rate, "small_kernel_s": streams.value["small_kernel_s"]}

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from primus_search.runs.published import validated
-from primus_search.runs.validate import Validation
-from primus_search.runs.validate.score_runs import ScoredRun, quantile, summary
+from primus_search.runs.validate.score_runs import ScoredRun, Validation, quantile, summary
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"

@@ -15,7 +15,14 @@ from primus_search.measure.device.device_info import CPU, CUDA, clock, describe,
 from primus_search.measure.device.timing import measure, summarize
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
 from primus_search.measure.modules.products import precise8
-from primus_search.measure.modules.streams import MasterAdamW, Sizes, master_update, stream_seconds
+from primus_search.measure.modules.streams import (
+    COUNTED_BYTES,
+    MasterAdamW,
+    Sizes,
+    master_update,
+    rates,
+    stream_seconds,
+)
 from primus_search.values.model import Model
 from tools.truth.training import ModelPart
 
@@ -99,4 +106,17 @@ def measure_streams(payload: dict[str, Any]) -> dict[str, Any]:
             found["cast_s"] = seconds(lambda: precise8(x))
             x8, _ = precise8(x)
             found["turn_s"] = seconds(lambda: x8.t().contiguous())
+    return found
+
+
+# Per element cast to FP8 with one scale and turned for its second product: two reads, two copies.
+CAST_BYTES = 4.0 + 2.0
+
+
+def device_rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, float]:
+    """`rates`; of a GPU with that of casts, and its activation counted kernel by kernel (stack `torch_eager`)."""
+    found, elements = rates(sizes, f, optimizer_bytes), sizes.rows * sizes.hidden
+    if "cast_s" in f:
+        found["cast"] = CAST_BYTES * elements / (f["cast_s"] + f["turn_s"])
+        found["stream"] = 3 * elements * COUNTED_BYTES / f["add_s"]
     return found

@@ -80,9 +80,6 @@ def master_update(num_params: int) -> Callable[[], None]:
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
 SHORTEST_S = 1e-9  # of a difference of two timings, which noise can make zero or less
-CAST_BYTES = (
-    4.0 + 2.0
-)  # per element cast to FP8 with one scale and turned for its second product: two reads, two copies
 COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 
 Seconds = Callable[[Callable[[], object]], float]
@@ -160,7 +157,7 @@ def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, 
     elements = sizes.rows * sizes.hidden
     loss_s = max(f["loss_s"] - f["copy_s"], SHORTEST_S)
     moved = 3 * elements + 8 * elements  # of an addition; of a gated activation and its gradient
-    found = {
+    return {
         "stream": moved * COUNTED_BYTES / (f["add_s"] + f["swiglu_s"]["forward"] + f["swiglu_s"]["backward"]),
         "norm": 2 * elements * COUNTED_BYTES / f["norm_s"]["forward"],
         "norm_backward": 3 * elements * COUNTED_BYTES / f["norm_s"]["backward"],
@@ -168,10 +165,6 @@ def rates(sizes: Sizes, f: dict[str, Any], optimizer_bytes: float) -> dict[str, 
         "permute": 4 * elements * COUNTED_BYTES / (f["permute_s"]["forward"] + f["permute_s"]["backward"]),
         "optimizer": optimizer_bytes * sizes.optimizer_params / f["optimizer_s"],
     }
-    if "cast_s" in f:  # a GPU, whose activation is counted kernel by kernel (stack `torch_eager`)
-        found["cast"] = CAST_BYTES * elements / (f["cast_s"] + f["turn_s"])
-        found["stream"] = 3 * elements * COUNTED_BYTES / f["add_s"]
-    return found
 
 
 def memory_law(rate: dict[str, float], bandwidth_bytes_per_s: float, latency_s: float) -> MemoryLaw:

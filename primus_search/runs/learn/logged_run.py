@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.framework_files import load_framework
@@ -216,12 +216,9 @@ def printed_value(text: Any) -> Any:
     return int(text) if text.isdigit() else text
 
 
-@overload
-def _known(reading: LogReading, name: str) -> int | None: ...
-@overload
-def _known(reading: LogReading, name: str, default: int) -> int: ...
-def _known(reading: LogReading, name: str, default: int | None = None) -> int | None:
-    value = reading.__getattribute__(name)
+def _known(reading: LogReading, name: str, default: int | None = None) -> Any:
+    """The whole number that a log prints or that is taken for it, else the default."""
+    value = getattr(reading, name)
     if value is None and name in reading.assumed:
         value = reading.assumed[name].value
     return default if value is None else int(value)

@@ -32,7 +32,7 @@ from primus_search.declare.record_table import read_records
 from primus_search.declare.source import Document, read
 from primus_search.runs.published import parts_of_run
 from primus_search.runs.published.run_table import PublishedRun, Skipped, is_published, read_rows, tables
-from primus_search.runs.validate import Validation, validate_runs
+from primus_search.runs.validate.score_runs import Validation, validate_runs
 from primus_search.runs.validate.undescribed import with_undescribed
 from primus_search.values import measured_run
 from primus_search.values.candidates import DEFAULTS, Candidates, degrees

@@ -6,7 +6,7 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.runs.published import validated
-from primus_search.runs.validate import summary
+from primus_search.runs.validate.score_runs import summary
 from tests.runs.published.test_run_table import LLAMA, outcome_of
 
 ENTRY = """

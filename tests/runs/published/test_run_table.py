@@ -14,8 +14,7 @@ from primus_search.runs.published import validated
 from primus_search.runs.published.parts_of_run import hardware_of, stack_name
 from primus_search.runs.published.run_table import Skipped
 from primus_search.runs.rules import first, vocabulary
-from primus_search.runs.validate import Validation
-from primus_search.runs.validate.score_runs import Refitted, summary
+from primus_search.runs.validate.score_runs import Refitted, Validation, summary
 from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
 from tests.support.published_run import meaning, run_with
 from tools.fit.intervals import FAR, HONEST, NEW_REGIME, bands_of_others
