@@ -107,9 +107,8 @@ def single_stage(job: GridJob, c: Cells) -> Bools:
 
 
 def stages_have_layers(job: GridJob, c: Cells) -> Bools:
-    mask: Bools = c["pp"] * c["vpp"] <= job.model.num_layers + COUNTED_ENDS
-    if any(layout.kind == "string" for layout in job.layouts):
-        mask = everywhere(c, True)  # a layout string may leave stages without layers
+    may_leave_empty = any(layout.kind == "string" for layout in job.layouts)
+    mask: Bools = may_leave_empty | (c["pp"] * c["vpp"] <= job.model.num_layers + COUNTED_ENDS)
     return mask
 
 
@@ -135,9 +134,8 @@ def schedule_serves(job: GridJob, c: Cells) -> Bools:
 
 
 def group_is_new(job: GridJob, c: Cells) -> Bools:
-    if not job.has("microbatch_group", 0):
-        return everywhere(c, True)
-    mask: Bools = (c["microbatch_group"] != c["pp"]) | (c["microbatches"] % c["pp"] != 0)
+    is_doubled = job.has("microbatch_group", 0) & (c["microbatch_group"] == c["pp"])
+    mask: Bools = ~is_doubled | (c["microbatches"] % c["pp"] != 0)
     return mask
 
 
@@ -149,10 +147,8 @@ def layout_is_new(job: GridJob, c: Cells) -> Bools:
 
 
 def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
-    if not job.has("recompute_num_layers", 0):
-        return everywhere(c, True)
-    block = c["recompute_method"] == RecomputeMethod.BLOCK
-    mask: Bools = ~(block & (c["recompute_num_layers"] > 0) & (c["recompute_num_layers"] >= c["most_layers"]))
+    of_all = (c["recompute_num_layers"] > 0) & (c["recompute_num_layers"] >= c["most_layers"])
+    mask: Bools = ~(job.has("recompute_num_layers", 0) & (c["recompute_method"] == RecomputeMethod.BLOCK) & of_all)
     return mask
 
 

@@ -1,5 +1,6 @@
 """Knobs of 2026 against published runs and pairs; docs/dev/knobs.md lists them with their errors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from primus_search.cost.replicas import host_update_s, newton_schulz_s
 from primus_search.declare.hardware_files import load_cluster
 from primus_search.declare.model_files import load_model
 from primus_search.runs.published import validated
-from primus_search.values.candidates import Candidates, Optimizer, Recompute, Sharding
+from primus_search.values.candidates import Candidates, DispatchBackend, Fp8, Optimizer, Recompute, Sharding
 from primus_search.values.job import Job
+from primus_search.values.knobs import Offload
+from primus_search.values.machine.stack import with_numbers
 from primus_search.values.measured_run import overridden
 from primus_search.values.workload import Workload
 
@@ -62,6 +65,27 @@ def test_sharding_experts_weights_slows_and_saves_as_measured() -> None:
     assert rate == pytest.approx([137.8, 108.0], rel=0.10)
     assert rate[1] / rate[0] == pytest.approx(108.0 / 137.8, rel=0.05)
     assert (memory.total - memory.context) / 2**20 == pytest.approx([45552.0, 23548.0], rel=0.06)
+
+
+def test_nvidias_recipe_of_nemotron_3_ultra_runs_at_its_rate_and_fits() -> None:
+    """Source: NVIDIA-NeMo/Megatron-Bridge docs/performance-summary.md (26.08): 3,552 tokens/s/GPU on 256 GB300, with
+    HSDP inside racks of 64 and the optimizer sharded across them, moe_act recomputed, the experts' first product
+    offloaded, main gradients in BF16 (perf_recipes/nemotronh/common.py). The run is in no fit."""
+    cluster = load_cluster("gb300", 64, stack="megatron_core_2026")
+    numbers = {"stack.memory.sharded_gradient_bytes": 2.0}
+    job = Job(
+        load_model("nemotron3_ultra"), overridden(cluster, numbers), Workload(seq_length=8192, global_batch_size=256)
+    )
+    c = Candidates.table(
+        ep=64, fp8=Fp8.MXFP8, deepep=True, dispatch_backend=DispatchBackend.HYBRIDEP, sharding=Sharding.HSDP,
+        shard_group=64, recompute=Recompute.MOE_ACTIVATION, offload_modules=Offload.EXPERT_FC1,
+    )  # fmt: skip
+    projection = Projector(job).project(c)
+    assert projection.tokens_per_s_per_gpu[0] == pytest.approx(3552.0, rel=0.10)
+    assert projection.headroom_bytes[0] > 0.0
+    whole = with_numbers(job.stack, {"shards_optimizer_across": False})
+    replicated = Projector(replace(job, cluster=replace(job.cluster, stack=whole))).memory(c).optimizer
+    assert replicated / projection.memory.optimizer == pytest.approx([4.0], rel=1e-6)
 
 
 def test_megatron_fsdp_holds_gradients_until_its_queue_is_full() -> None:

@@ -130,7 +130,7 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
         _pipeline_is_legal(space, r, microbatches)
         and _recompute_is_legal(space, r)
         and _experts_are_legal(space, r)
-        and _sharding_is_legal(r, first, dp, edp if space.model.is_moe else 1)
+        and _sharding_is_legal(r, first, dp, edp if space.model.is_moe else 1, space.model.is_moe)
         and _format_exists(cluster.accelerator, r["fp8"])
         and _host_updates(cluster.network, r["optimizer_offload"])
         and (not r["fp8_attention"] or _fp8_attention_exists(cluster.accelerator, r["fp8"]))
@@ -209,13 +209,15 @@ def _is_hybrid(space: Space) -> bool:
     return space.cluster.stack.memory.group_buffer_copies > 0
 
 
-def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int) -> bool:
+def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int, has_experts: bool) -> bool:
     if r["sharding"] >= Sharding.ZERO2 and r["pp"] > 1:
         return False
     replicas = dp * r["cp"]
     if r["sharding"] == Sharding.HSDP and (
         r["shard_group"] < 2 or r["shard_group"] >= replicas or replicas % r["shard_group"]
     ):
+        return False
+    if r["sharding"] == Sharding.HSDP and has_experts and edp % (replicas // r["shard_group"]):
         return False
     if replicas == 1 and edp == 1:
         return bool(r["sharding"] == first["sharding"] and r["overlap_grad_reduce"] == first["overlap_grad_reduce"])

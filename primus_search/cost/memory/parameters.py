@@ -77,7 +77,8 @@ def layer_expert_params(model: Model, s: Share) -> Floats:
 def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> ModelState:
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
-    ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three. Under FP8 with weights cast once per step,
+    ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three, HSDP inside its groups (the optimizer across
+    them, too: `shards_optimizer_across`). Under FP8 with weights cast once per step,
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
     the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
@@ -94,7 +95,7 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
         gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
-        optimizer=count * optimizer / np.where(is_dealt, shards, 1.0),
+        optimizer=count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0),
         count=count,
     )
 

@@ -70,9 +70,6 @@ def data_parallel(
     dense_params, expert_params  of one rank after tensor, expert and pipeline parallelism
     backward_s, forward_s        of one micro-batch on that rank: the last backward and the next first forward
 
-    Optimizer state sharded inside groups of ranks only: gradients are all-reduced over all replicas,
-    weights gathered inside the group.
-
     Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
@@ -81,16 +78,14 @@ def data_parallel(
     replicates = is_sharded | (c.sharding == Sharding.NONE)
     weight_bytes = np.where(_travel_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
-    shard = c.shard_ranks(d.dp * c.cp)
-    scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     reduced = [
-        _reduce(job, f"{of} gradients", group, params * replicates, scatters, sent_bytes)
+        _reduce(job, f"{of} gradients", group, params * replicates, is_sharded, sent_bytes)
         for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     gathered = [
         _buckets(job, f"{of} weights", all_gather_s, group, params * is_sharded, weight_bytes)
-        for of, group, params in (("dense", Group(shard, c.tp), dense_params), ("expert", experts, expert_params))
+        for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
     gather_overlap = np.where(c.overlap_grad_reduce, stack.sharding.param_gather_overlap, 0.0)
@@ -195,8 +190,9 @@ def sharded_layer(
     weight_bytes = np.where(is_low, FP8_BYTES, BF16_BYTES)
     is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
     joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
-    dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, d.dp * c.cp, c.tp)
-    experts = _exchange(job, c, apart * is_sharded, weight_bytes, d.edp, c.etp * c.ep)
+    whole = d.dp * c.cp
+    dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, whole, c.tp, whole)
+    experts = _exchange(job, c, apart * is_sharded, weight_bytes, d.edp, c.etp * c.ep, whole)
     gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
     both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
     message = dense.gathered_bytes + experts.gathered_bytes
@@ -215,8 +211,8 @@ def sharded_layer(
 def _travel_low(stack: Stack, c: Candidates) -> Bools:
     """Whether weights are gathered in FP8.
 
-    Layer by layer those of FP4 recipes are not: native FP4 weights are of replicas alone (NVIDIA/Megatron-LM#4005;
-    NVIDIA-NeMo/Megatron-Bridge#1794, #2930).
+    Layer by layer those of FP4 recipes are not: native FP4 weights are of replicas alone (NVIDIA/Megatron-LM#4005);
+    Megatron-FSDP's buffer has no storage for them (NVIDIA-NeMo/Megatron-Bridge perf_recipes/nemotronh/common.py).
     """
     is_fp4 = (c.fp8 == Fp8.NVFP4) | (c.fp8 == Fp8.MXFP4)
     low: Bools = (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather & ~(is_fp4 & (c.sharding >= Sharding.FSDP2))
@@ -227,7 +223,8 @@ def kept_shard(job: Job, c: Candidates, params: Floats) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
     is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
-    one = _exchange(job, c, params * is_sharded, weight_bytes, job.degrees(c).dp * c.cp, c.tp)
+    replicas = job.degrees(c).dp * c.cp
+    one = _exchange(job, c, params * is_sharded, weight_bytes, replicas, c.tp, replicas)
     gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
     count = (one.gather_s > 0) * 1.0
     return LayerTraffic(
@@ -243,9 +240,16 @@ class _Exchange:
     reduce_s: Floats
 
 
-def _exchange(job: Job, c: Candidates, params: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints) -> _Exchange:
-    """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them."""
-    network, shard = job.network, np.where(c.sharding == Sharding.HSDP, c.shard_ranks(replicas), replicas)
+def _exchange(
+    job: Job, c: Candidates, params: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints, whole: Ints
+) -> _Exchange:
+    """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them.
+
+    Across them the optimizer may be sharded once more: gradients are then scattered, and updated weights gathered,
+    which together move what an all-reduce does. whole: replicas of the dense part, which make the groups of HSDP.
+    """
+    groups = np.where(c.sharding == Sharding.HSDP, whole // c.shard_ranks(whole), 1)
+    network, shard = job.network, np.maximum(replicas // groups, 1)
     inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
     gradient = params * state_bytes(job.stack, "gradient_comm_bytes", c.state_format)
     is_there = params > 0

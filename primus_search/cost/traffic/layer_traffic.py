@@ -120,15 +120,14 @@ def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
 def end_traffic_s(job: Job, c: Candidates) -> Floats:
     """Seconds of one collective of the residual stream over tensor parallel ranks: scatter of embedded tokens, gather
     before the head, and their mirror images in backward."""
-    cluster = job.cluster
     if not np.any(c.tp > 1):
         return np.zeros(len(c))
     s = Share.of(job, c)
     group = Group(c.tp, np.ones_like(c.tp))
     message = s.tokens * job.model.hidden * BF16_BYTES
-    gather = all_gather_s(cluster.network, message, group)
-    scatter = reduce_scatter_s(cluster.network, message, group)
-    return np.maximum(gather, scatter) / cluster.stack.efficiencies.network_efficiency
+    gather = all_gather_s(job.network, message, group)
+    scatter = reduce_scatter_s(job.network, message, group)
+    return np.maximum(gather, scatter) / job.stack.efficiencies.network_efficiency
 
 
 def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:

@@ -147,6 +147,7 @@ class ReplicaTraffic:
 
     shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
+    shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
     gradient_bucket_params  Parameters whose gradients travel together; the last bucket of a step hides behind nothing.
     gradient_overlap  Share of gradient reduction hidden where the candidate overlaps it.
     param_gather_overlap  Share of the distributed optimizer's weight gather hidden behind the next forward.
@@ -156,6 +157,7 @@ class ReplicaTraffic:
 
     shard_overlap: float
     gathers_ends: bool
+    shards_optimizer_across: bool
     gradient_bucket_params: float
     gradient_overlap: float
     param_gather_overlap: float
