@@ -143,8 +143,8 @@ def _renumbered(combined: Ints, bound: int) -> tuple[Ints, int]:
         return inverse, len(distinct)
     present = np.zeros(bound, dtype=np.bool_)
     present[combined] = True
-    number = np.cumsum(present, dtype=np.int64) - 1
-    return number[combined], int(number[-1]) + 1 if bound else 0
+    number = np.cumsum(present, dtype=np.int32)
+    return number[combined].astype(np.int64) - 1, int(number[-1]) if bound else 0
 
 
 OUTER: tuple[str, ...] = tuple(knob.name for knob in KNOBS if knob.is_outer)

@@ -10,13 +10,13 @@ from primus_search.cost.memo import distinct
 from primus_search.cost.memory.chunk_memory import MemoryKeys
 from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
-from primus_search.cost.project import Projector
+from primus_search.cost.project import ONLY_GATHERS_READ, Projector
 from primus_search.cost.replicas import REPLICA_TERMS
 from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.pair_codes import Bundles, PairCodes, SetRows
 from primus_search.exploration.exhaustive.shortlist import PRECISIONS, UNGROUPED
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
-from primus_search.values.candidates import Bools, Floats, Ints
+from primus_search.values.candidates import Bools, Floats, Ints, Sharding
 from primus_search.values.knobs import KNOB, KNOBS, Enters, Kind, reading
 from primus_search.values.model import Model
 
@@ -34,8 +34,10 @@ class GridCosts:
         self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, MEMORY_TOLD_FROM), Groups(enumerator)
         terms, table = projector.terms, projector.table
         self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
-        self._layer, self._shape, self._hop, self._replica = (
-            PairCodes(enumerator, memo) for memo in (terms.layers, terms.shapes, terms.hops, terms.replicas)
+        gathers = enumerator.blocks[1].values["sharding"] >= Sharding.FSDP2
+        self._layer = PairCodes(enumerator, terms.layers, ONLY_GATHERS_READ, gathers)
+        self._shape, self._hop, self._replica = (
+            PairCodes(enumerator, memo) for memo in (terms.shapes, terms.hops, terms.replicas)
         )
         self._overlaps = enumerator.blocks[1].values["overlap_grad_reduce"].astype(np.bool_)
         self.layer_sets = SetRows(self.bundles, self._layer, self._layer_range)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.cost.memo import Memo, Rows
-from primus_search.space.enumerate import Enumerator, GridRows
-from primus_search.values.candidates import Candidates, Floats, Ints
+from primus_search.space.enumerate import Enumerator, GridRows, densified
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints
 
 MOST_PAIRS = 1 << 26
 """Pairs a table has room for (256 MB of 32-bit numbers); above, every row is encoded by its columns."""
@@ -93,11 +93,23 @@ class PairCodes:
     """The codes of a memo for pairs of an outer cell and an inner combination; dropped when the memo forgets.
 
     outer_numbers, inner_numbers  of every cell and every combination by the columns the term reads
+    seldom  columns that it reads with some inner combinations alone: `of`. They tell apart cells that such a one meets
     """
 
-    def __init__(self, enumerator: Enumerator, memo: Memo[Candidates]) -> None:
+    def __init__(
+        self,
+        enumerator: Enumerator,
+        memo: Memo[Candidates],
+        seldom: frozenset[str] = frozenset(),
+        of: Bools | None = None,
+    ) -> None:
         self._enumerator, self.memo, self._generation = enumerator, memo, memo.generation
-        self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads)
+        self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads - seldom)
+        if of is not None:
+            meets = np.array([of[rows].any() for rows in enumerator.inner_lists])[enumerator.class_of_cell]
+            closer, example = enumerator.outer_numbers(memo.reads)
+            keys = [(self.outer_numbers, len(outer_example)), ((closer + 1) * meets, len(example) + 1)]
+            self.outer_numbers, outer_example = densified(keys, len(meets))
         self.inner_numbers, inner_example = enumerator.inner_numbers(memo.reads)
         self.num_outer, self._width = len(outer_example), len(inner_example)
         pairs = self.num_outer * self._width
