@@ -27,6 +27,10 @@ from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Table
 
+Times = tuple[float, float]
+"""Makespan and span."""
+UNBEATEN: Times = (np.inf, np.inf)
+
 CHOICES = tuple(product((False, True), repeat=3))
 """What the paper's grid search chooses: eager, yields, spares.
 
@@ -36,14 +40,17 @@ spares    a gap shorter than a W stays empty while this rank idled less than the
 """
 
 
-def heuristic(request: Request, choices: tuple[bool, ...], limit: float, half_at_b: bool) -> CandidateOrder | None:
-    """The order of some choices within `limit` activations per rank; None where it does not fit."""
+def heuristic(
+    request: Request, choices: tuple[bool, ...], limit: float, half_at_b: bool, best: Times = UNBEATEN
+) -> CandidateOrder | None:
+    """The order of some choices within `limit` activations per rank; None where it does not fit or is no better than
+    `best`."""
     costs = request.costs
     released = 0.5 if half_at_b else 0.0
     makespan, span, *columns = _rounds(
         request.stages, request.microbatches, costs.duration[:3], costs.comm, costs.activation,
         np.array([1.0, -released, released - 1.0]), min(limit, 1e18) + TOLERANCE,
-        *choices,
+        *best, *choices,
     )  # fmt: skip
     if not np.isfinite(makespan):
         return None
@@ -126,13 +133,15 @@ def _weights_before(full, limit, released, at, ready, one, waiting, spare):  # t
 
 
 @njit(cache=True)
-def _rounds(p, m, duration, comm, weight, share, limit, eager, yields, spares):  # type: ignore[no-untyped-def]
-    """Makespan, span and columns of the order; infinite times where it does not fit the memory."""
+def _rounds(p, m, duration, comm, weight, share, limit, makespan, span, eager, yields, spares):  # type: ignore[no-untyped-def]
+    """Makespan, span and columns of the order; infinite times where it does not fit the memory, or what its ranks have
+    left to do takes them to a given makespan and span."""
     kind, micro = np.empty(3 * p * m, np.int8), np.empty(3 * p * m, np.int32)
     stage = np.repeat(np.arange(p), 3 * m).astype(np.int16)
     gain = share.reshape(3, 1) * weight.reshape(1, p)
     done, end, row = np.zeros((3, p), np.int64), np.zeros((2, p, m)), np.arange(p) * 3 * m
     clock, idle, held = np.zeros(p), np.zeros(p), np.zeros(p)
+    least, least_span = 0.0, 0.0
     forwards, most_idle = np.ones(p, np.int64), 0.0
     # Two rounds of warm-up, each with forwards only: one on every rank, then as many as fit before the first gradient.
     for i in range(-2, m):
@@ -178,6 +187,13 @@ def _rounds(p, m, duration, comm, weight, share, limit, eager, yields, spares): 
                 kind[row[r]], micro[row[r]] = k, j
                 row[r] += 1
                 done[k, r] = j + 1
+                over = clock[r]
+                for q in range(3):
+                    over += (m - done[q, r]) * duration[q, r]
+                least = max(least, over)
+                least_span = max(least_span, over - end[F, r, 0] + duration[F, r])
+                if least >= makespan and least_span >= span:
+                    return np.inf, np.inf, kind, stage, micro
     span = 0.0
     for r in range(p):
         for j in range(done[W, r], m):
@@ -239,8 +255,8 @@ def _lagging(request: Request, limit: float, patterns: list[Table]) -> Iterator[
             yield CandidateOrder(makespan=order.makespan, span=order.span, cost=1, table=order.table)
 
 
-def _published(request: Request, limit: float) -> Iterator[CandidateOrder]:
+def _published(request: Request, limit: float, best: Times = UNBEATEN) -> Iterator[CandidateOrder]:
     for choices in CHOICES if request.virtual_stages == 1 else ():
-        order = heuristic(request, choices, limit, half_at_b=False)
+        order = heuristic(request, choices, limit, half_at_b=False, best=best)
         if order is not None:
             yield order

@@ -65,15 +65,15 @@ class Rules:
     """How a portfolio goes.
 
     `short`: micro-batches of the short run, in units of the pipeline's ranks; `step`: of how many micro-batches what
-    is left is to be a multiple, so that whole periods fill it; `in_full`: candidates that enter at
-    full length, beside the finalists of the short run; `rows`, `rows_per_pass`: passes that candidates may place,
-    in all and for every pass of the pipeline; `polish`: row evaluations of the local search.
+    is left is to be a multiple, so that whole periods fill it; `in_full`: candidates that enter at full length, beside
+    the finalists of the short run, as far as they may beat given times; `rows`, `rows_per_pass`: passes that candidates
+    may place, in all and for every pass of the pipeline; `polish`: row evaluations of the local search.
     """
 
     portfolio: Portfolio
     short: int
     step: int
-    in_full: Portfolio | None = None
+    in_full: Callable[..., Iterator[CandidateOrder]] | None = None
     rows: int = PORTFOLIO_ROWS
     rows_per_pass: int = ROWS_PER_PASS
     polish: int = POLISH_WORK
@@ -95,7 +95,8 @@ def fastest(request: Request, limit: float, rules: Rules) -> Table:
     if longer[0] is None and best[0].again is not None:
         finalists += filter(None, [best[0].again(request)])
     if rules.in_full is not None:
-        finalists += rules.in_full(request, limit)
+        beaten = [(each.makespan, each.span) for each in sorted(finalists, key=by_score(request))[:1]]
+        finalists += rules.in_full(request, limit, *beaten)
     return min(finalists or _best(request, limit, rules), key=by_score(request)).table()
 
 
