@@ -28,6 +28,7 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
+from primus_search.cost.memo import in_codes
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Candidates, Floats, Fp8, Ints
 from primus_search.values.job import Job
@@ -108,7 +109,7 @@ def busiest_over_mean(moe: MixtureOfExperts, workload: Workload, c: Candidates) 
     Source: log-normal loads, deepseek-ai/DeepEP#393 (DeepSeek-V3); the ratio is Megatron-LM's overload factor (#4110).
     """
     spread = 0.0 if workload.pads_to_capacity else workload.routing_spread
-    degrees, at = np.unique(c.ep, return_inverse=True)
+    degrees, at = in_codes(c.ep)
     z = np.array([NormalDist().inv_cdf((ep - BLOM[0]) / (ep + BLOM[1])) for ep in degrees.tolist()])
     of_rank = np.sqrt(np.log1p(np.expm1(spread**2) * degrees / moe.num_experts))
     drawn = np.maximum(np.exp(of_rank * z - of_rank**2 / 2.0), 1.0)
