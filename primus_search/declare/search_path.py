@@ -115,23 +115,31 @@ def _is_readable(folder: Path) -> bool:
 
 def names(kind: FileKind) -> dict[str, Path]:
     """Every known name of a kind and the file it stands for, sorted; an earlier root hides a later one."""
-    found: dict[str, Path] = {}
-    for root in roots():
-        for path in sorted((root / kind.folder).glob("*.yaml")):
-            found.setdefault(path.stem, path)
+    files = [path for folder in reversed(_folders(kind)) for path in _files(folder)]
+    return dict(sorted({path.stem: path for path in files}.items()))
+
+
+def _folders(kind: FileKind) -> list[Path]:
+    """Where files of a kind lie, in order of precedence."""
+    folders = [root / kind.folder for root in roots()]
     if kind is FileKind.STACK:
         mount = _mount.get()
-        for folder in ([mount.sites] if mount else []) + [sites()]:
-            for path in sorted(folder.glob("*.yaml")):
-                found.setdefault(path.stem, path)
-    return dict(sorted(found.items()))
+        folders += ([mount.sites] if mount else []) + [sites()]
+    return folders
+
+
+def _files(folder: Path) -> list[Path]:
+    """YAML files of a folder; none where it cannot be listed."""
+    try:
+        return [folder / entry.name for entry in os.scandir(folder) if entry.name.endswith(".yaml")]
+    except OSError:
+        return []
 
 
 def shipped(kind: FileKind) -> dict[str, Path]:
     """Every file of a kind that ships with the package, whatever hides it, by name."""
     folders = [root / kind.folder for root in (_PACKAGE / "data", _PACKAGE.parent)]
-    found = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    return dict(sorted({path.stem: path for path in reversed(found)}.items()))
+    return dict(sorted({path.stem: path for folder in reversed(folders) for path in _files(folder)}.items()))
 
 
 def sites() -> Path:
@@ -170,9 +178,10 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
             if exists(place):
                 return place
         return f"no such file '{text}'"
+    for folder in _folders(kind):
+        if exists(folder / f"{text}.yaml"):
+            return folder / f"{text}.yaml"
     known = names(kind)
-    if text in known:
-        return known[text]
     return f"unknown {kind.noun} '{text}'{did_you_mean(text, known)} - known: {', '.join(known) or 'none'}"
 
 

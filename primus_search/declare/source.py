@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,7 @@ def parse(text: str, name: str) -> Document:
     if name.endswith(".json"):
         text = text.replace("\t", " ")
     try:
-        _refuse_depth(text, name)
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
+        node = _composed(text, name)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError([Problem(f"{name}:{line} @ $", f"is not valid YAML: {error.problem}")]) from None
@@ -162,6 +162,13 @@ def parse(text: str, name: str) -> Document:
     if builder.problems:
         raise InputError(builder.problems)
     return Document(name, data, builder.lines)
+
+
+@lru_cache(maxsize=256)
+def _composed(text: str, name: str) -> yaml.Node | None:
+    """The node graph of a text: presets, machines and stacks are read again for every space that names them."""
+    _refuse_depth(text, name)
+    return yaml.compose(text, Loader=yaml.CSafeLoader)
 
 
 def _refuse_depth(text: str, name: str) -> None:
