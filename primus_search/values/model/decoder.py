@@ -451,8 +451,8 @@ class Model:
     def total_params(self) -> int:
         """Parameters as published: without multi-token-prediction modules, padding of the vocabulary, biases that are
         buffers, and towers; a tied matrix counted once."""
-        count = sum(self.layer_params(kind) for kind in self.layers) + self.embedding_params + self.norm_params
-        count += self.hyper_head_params + self.per_layer_table_params
+        count = sum(self.layers.count(kind) * self.layer_params(kind) for kind in self.kinds)
+        count += self.embedding_params + self.norm_params + self.hyper_head_params + self.per_layer_table_params
         count -= self.vocab_padding * self.hidden * (1 if self.is_tied else 2)
         if self.moe is not None and self.moe.has_router_bias and self.moe.is_router_bias_buffer:
             count -= self.num_moe_layers * self.moe.num_experts
