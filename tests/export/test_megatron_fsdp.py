@@ -9,6 +9,7 @@ import pytest
 from primus_search.cost.project import Projector
 from primus_search.declare import load_cluster, load_model, make_space
 from primus_search.declare.framework_files import load_framework
+from primus_search.declare.launch.experiments import read_experiment
 from primus_search.declare.launch.megatron import candidate_words
 from primus_search.runs.learn.logged_run import SaidBeside, measured_run
 from primus_search.runs.learn.readers import read_log
@@ -87,6 +88,23 @@ def test_settings_of_a_file_mean_one_sharding(settings: dict[str, object], shard
     found = {"micro_batch_size": 1, "global_batch_size": 64} | settings
     row, _ = candidate_words(load_framework("megatron"), found, None, 16)
     assert (row["sharding"], row.get("shard_group", 0)) == (sharding, group)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [("2", True), ("2 --outer-dp-sharding-strategy optim", False), ("", False)],
+)
+def test_an_optimizer_replicated_across_groups_is_told(said: str, is_told: bool, tmp_path: Path) -> None:
+    """HSDP is priced with the optimizer sharded across its groups; Megatron's default keeps one in each."""
+    instances = f"--num-distributed-optimizer-instances {said}" if said else ""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 4096 "
+        "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 "
+        f"--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params {instances}\n"
+    )
+    found = read_experiment(path, 16)
+    assert any("outer_dp_sharding_strategy" in note for note in found.not_modelled) == is_told
 
 
 def test_a_log_tells_sharding_and_offloading(tmp_path: Path) -> None:
