@@ -27,6 +27,6 @@ setup(
         "primus_search": ["py.typed"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],
-        "primus_search.templates": ["*.html", "*.md", "*.svg", "*.txt", "launch/*"],
+        "primus_search.templates": ["*.html", "*.md", "*.svg", "*.txt", "*.xml", "launch/*"],
     },
 )

@@ -6,13 +6,14 @@ left between A's winner and B's winner, both under B's inputs, is the choice of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
+from primus_search.declare.plain_forms import differences, to_plain
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
@@ -136,10 +137,16 @@ def _facts(a: SavedRun, b: SavedRun) -> Iterator[Difference]:
 
 def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Iterator[Difference]:
     """Every input that a figure depends on, leaf by leaf."""
-    yield from _leaves("model", a.model, b.model)
-    yield from _leaves("workload", a.workload, b.workload)
-    yield from _leaves("cluster", on_a.cluster, on_b.cluster)
-    yield from _leaves("search", a.search, b.search)
+    one_of_each = (
+        ("model", a.model, b.model),
+        ("workload", a.workload, b.workload),
+        ("cluster", on_a.cluster, on_b.cluster),
+        ("search", a.search, b.search),
+    )
+    for name, one, other in one_of_each:
+        for leaf in differences(to_plain(one), to_plain(other), (name,)):
+            if leaf.path[-1] not in HIDDEN:
+                yield Difference(what=leaf.name, a=_plain(leaf.before), b=_plain(leaf.after))
     for left, right in zip(a.axes, b.axes, strict=True):
         if left.values != right.values:
             words = [[word(left.name, value) for value in axis.values] for axis in (left, right)]
@@ -147,18 +154,6 @@ def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Ite
     rules = [[constraint.text for constraint in space.constraints] for space in (a, b)]
     if rules[0] != rules[1]:
         yield Difference(what="constraints", a=rules[0], b=rules[1])
-
-
-def _leaves(path: str, a: Any, b: Any) -> Iterator[Difference]:
-    if is_dataclass(a) and not isinstance(a, type) and type(a) is type(b):
-        for f in fields(a):
-            if f.name not in HIDDEN:
-                yield from _leaves(f"{path}.{f.name}", getattr(a, f.name), getattr(b, f.name))
-    elif isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in {**a, **b}:
-            yield from _leaves(f"{path}.{key}", a.get(key), b.get(key))
-    elif a != b:
-        yield Difference(what=path, a=_plain(a), b=_plain(b))
 
 
 def _plain(value: Any) -> Any:

@@ -16,17 +16,19 @@ from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.declare.launch.megatron import canonical
 from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration import neighbours
-from primus_search.exploration.expected import expected_shares
+from primus_search.exploration.exhaustive.evaluate import Funnel, Task
+from primus_search.exploration.exhaustive.shortlist import OPEN
+from primus_search.exploration.findings import Findings
 from primus_search.exploration.result import RankingTable, is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn.logged_run import read_job
-from primus_search.space import Axis, AxisValue, ClusterChoice, Enumerator, Space
+from primus_search.space import Axis, AxisValue, ClusterChoice, Space
 from primus_search.space.tokens import pairs_of
-from primus_search.values.candidates import COLUMN_NAMES, Candidates, Ints
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.layout import Layout
 
 MOST_ROWS = 2_000_000  # rows of the narrowed space that are looked through; beyond that only the first so many
-CHUNK = 65536
+MOST_LOOKED_AT = 1000  # of the fastest by projection, of which the fastest to expect is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,56 +117,23 @@ def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Map
 
 
 def _chance(evaluator: neighbours.Evaluator, narrowed: Space) -> Chance:
-    enumerator = Enumerator(narrowed.on(evaluator.choice))
-    seen, fitting = min(enumerator.size, MOST_ROWS), 0
+    funnel = Funnel(narrowed.on(evaluator.choice), MOST_LOOKED_AT)
+    enumerator = funnel.enumerators[0]
+    seen, found = min(enumerator.size, MOST_ROWS), Findings.none(MOST_LOOKED_AT)
     best, figures = None, None
-    room = evaluator.projector.job.room_bytes(evaluator.projector.memory_margin)
-    for start in range(0, seen, CHUNK):
-        candidates = enumerator.chunk(start, min(start + CHUNK, seen)).candidates
-        memory = evaluator.projector.memory_bytes(candidates)
-        fits = memory <= room
-        fitting += int(np.count_nonzero(fits))
-        rows: Ints = np.flatnonzero(fits).astype(np.int64) if fits.any() else np.argsort(memory)[:1].astype(np.int64)
-        if figures is not None and figures.fits and not fits.any():
-            continue
-        if figures is not None and figures.fits:
-            rows = rows[evaluator.projector.bound(candidates.take(rows)) <= figures.expected_step_s]
-        if not len(rows):
-            continue
-        order = _by_expected_step(evaluator, candidates.take(rows))
-        every = ((int(at), evaluator.figures(candidates.take(rows[at : at + 1]))[0]) for at in order)
-        # Few were shown not to fit; the fastest of the others is the first or close to it.
-        top, found = next(((at, one) for at, one in every if one.fits or not fits.any()), (0, None))
-        if found is None:
-            continue
-        if figures is None or _rank(found) < _rank(figures):
-            best, figures = neighbours.values_of(candidates, int(rows[top])), found
+    if seen:
+        found = funnel.evaluate(Task(number=0, cluster=0, start=0, stop=seen), OPEN)
+        numbers = found.shortlist.top.indices if found.feasible else np.array([found.miss.index])
+        best, figures = evaluator.best_of(enumerator.rows(numbers))
     removed = sorted(enumerator.removed.items(), key=lambda item: -item[1])
     return Chance(
         rows=enumerator.size,
-        fitting=fitting,
+        fitting=found.feasible,
         is_whole=seen == enumerator.size,
         best=best,
         figures=figures,
         removed=tuple((name, count, enumerator.reasons[name]) for name, count in removed),
     )
-
-
-def _by_expected_step(evaluator: neighbours.Evaluator, table: Candidates) -> Ints:
-    """Rows by expected step; those whose projection alone is slower than the first's, by that, behind the others."""
-    projection = evaluator.projector.project(table)
-    step_s = projection.step.total
-    first = np.argsort(step_s)[:1]
-    shares = expected_shares(evaluator.projector, table.take(first), step_s[first])
-    close = np.flatnonzero(step_s <= step_s[first] / shares)
-    expected_s = step_s / np.max(shares)
-    expected_s[close] = step_s[close] / expected_shares(evaluator.projector, table.take(close), step_s[close])
-    return np.argsort(expected_s, kind="stable")
-
-
-def _rank(figures: neighbours.Figures) -> tuple[bool, float]:
-    """Fitting rows by expected time, the others by the bytes they miss."""
-    return (not figures.fits, figures.expected_step_s if figures.fits else -figures.headroom_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,23 +181,13 @@ def what_if(
     legal = [int(i) for i in np.flatnonzero(there.still_legal(neighbours.table_of(every)))] if every else []
     ranking: list[MovedRow] = []
     if legal:
-        table = neighbours.table_of([every[i] for i in legal])
-        projection = there.projector.project(table)
-        shares = there.expected_shares(table, projection)
-        anew = RankingTable(
-            job=there.projector.job,
-            choice=choice,
-            indices=np.arange(len(legal)),
-            candidates=table,
-            projection=projection,
-            expected_shares=shares,
-        )
-        order = [i for i in anew.order.tolist() if projection.fits[i]]
+        anew = RankingTable.of(there, np.arange(len(legal)), neighbours.table_of([every[i] for i in legal]))
+        order = [i for i in anew.order.tolist() if anew.projection.fits[i]]
         ranking = [
             MovedRow(
                 rank=place,
                 was=numbers[legal[i]],
-                figures=neighbours.figures_of(projection, i, float(shares[i])),
+                figures=neighbours.figures_of(anew.projection, i, float(anew.expected_shares[i])),
                 row=rows[legal[i]],
             )
             for place, i in enumerate(order, start=1)

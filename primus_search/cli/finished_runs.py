@@ -38,7 +38,7 @@ def compare(words: list[str] | None = None, as_json: bool = False) -> None:
     """Two runs, or two rows of one run, side by side: what changed, and why."""
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
-    from primus_search.report.compare_text import print_comparison
+    from primus_search.report.explain_text import print_comparison
 
     (a, rank_a), (b, rank_b) = _sides(list(words or []))
     found = compared(a, b, rank_a, rank_b)
@@ -164,8 +164,7 @@ def bench(
     from primus_search.cli.output import must_exist
     from primus_search.exploration.expected import RATE
     from primus_search.exploration.revalidation import top_up
-    from primus_search.exploration.run_folder.run_facts import last_run
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.exploration.run_folder.saved_run import SavedRun, last_run
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
 

@@ -81,8 +81,7 @@ ROWS = re.compile(r"(?:[A-Za-z]|\d+(?:-\d+)?)(?:,(?:[A-Za-z]|\d+(?:-\d+)?))*+|pa
 
 def opened(path: Path | None) -> "SavedRun":
     """The run in a folder; one line on standard error where originals of its inputs have changed since."""
-    from primus_search.exploration.run_folder.run_facts import last_run
-    from primus_search.exploration.run_folder.saved_run import SavedRun
+    from primus_search.exploration.run_folder.saved_run import SavedRun, last_run
 
     path = path or last_run()
     saved = SavedRun.open(path)

@@ -8,7 +8,7 @@ distinct pipeline. Rows are gathered from those tables, so a chunk of 10^5 candi
 `Terms` are what candidates share: layers, pipeline shapes, hops, replicas, and the pipelines made of them.
 
 Each is a memo over the columns that `knobs.Enters` says it reads. `Projector` asks for whole tables of candidates; a
-search over a grid keeps the codes per pair of outer cell and inner combination (`exploration.exhaustive.pair_codes`).
+search over a grid keeps the codes per pair of outer cell and inner combination (`exhaustive.bounds_and_steps`).
 """
 
 from dataclasses import fields

@@ -72,37 +72,16 @@ class FileKind(Enum):
         return self.value[1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mount:
-    """A folder with a copy of files from elsewhere, each below it at its own absolute path; looked up first.
-
-    roots, sites  the copies of the roots and of the folder of sites of the time
-    """
-
-    folder: Path
-    roots: tuple[Path, ...]
-    sites: Path
-
-
-_mount: ContextVar[Mount | None] = ContextVar("_mount", default=None)
-
-
-@contextmanager
-def mounted(mount: Mount) -> Iterator[None]:
-    """Look names and paths up in a mount first."""
-    token = _mount.set(mount)
-    try:
-        yield
-    finally:
-        _mount.reset(token)
+_mounted: "ContextVar[Snapshot | None]" = ContextVar("_mounted", default=None)
+"""Texts that names and paths are looked up in first."""
 
 
 def roots() -> list[Path]:
     """Every root folder that exists, in order of precedence."""
     home = os.environ.get(HOME_VARIABLE, "")
     here = working_folder()
-    mount = _mount.get()
-    candidates = list(mount.roots) if mount else []
+    kept = _mounted.get()
+    candidates = [kept.place(root) for root in kept.roots] if kept else []
     candidates += [Path(home)] if home else []
     candidates += [here] if here else []
     candidates += [_PACKAGE / "data", _PACKAGE.parent]
@@ -123,8 +102,8 @@ def _folders(kind: FileKind) -> list[Path]:
     """Where files of a kind lie, in order of precedence."""
     folders = [root / kind.folder for root in roots()]
     if kind is FileKind.STACK:
-        mount = _mount.get()
-        folders += ([mount.sites] if mount else []) + [sites()]
+        kept = _mounted.get()
+        folders += ([kept.place(kept.sites)] if kept else []) + [sites()]
     return folders
 
 
@@ -171,9 +150,9 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
     if is_path(text):
         given = expanded(text)
         places = ([beside / given] if beside else []) + [given] + [root / given for root in roots()]
-        mount = _mount.get()
-        if mount is not None and given.is_absolute():
-            places.insert(0, mount.folder.joinpath(*given.parts[1:]))
+        kept = _mounted.get()
+        if kept is not None and given.is_absolute():
+            places.insert(0, kept.below.joinpath(*given.parts[1:]))
         for place in places:
             if exists(place):
                 return place
@@ -288,22 +267,25 @@ class Snapshot:
     @contextmanager
     def mounted(self) -> Iterator[Path]:
         """The space file of the snapshot; inside, names and paths lead to its texts first."""
-        assert self.folder is not None
-        mount = Mount(
-            folder=self.folder.resolve(),
-            roots=tuple(self._place(root) for root in self.roots),
-            sites=self._place(self.sites),
-        )
-        with mounted(mount):
-            yield self._place(self.source)
+        token = _mounted.set(self)
+        try:
+            yield self.place(self.source)
+        finally:
+            _mounted.reset(token)
 
     def host_file(self) -> Path:
         """The hardware file of the machine that the run measured."""
-        return self._place(self.host)
+        return self.place(self.host)
 
-    def _place(self, name: str) -> Path:
+    @property
+    def below(self) -> Path:
+        """The folder of the texts, each below it at its own absolute path."""
         assert self.folder is not None
-        return self.folder.resolve() / _inside(name)
+        return self.folder.resolve()
+
+    def place(self, name: str) -> Path:
+        """Where the copy of a file or folder is."""
+        return self.below / _inside(name)
 
     def changed(self) -> tuple[str, ...]:
         """The originals that are there and have another text now."""

@@ -436,37 +436,28 @@ Wanted = tuple[Callable[[Row], str], Callable[[Row], bool]]
 
 def _wanted(first: Row) -> list[Wanted]:
     """When to take another row than the first, and which rows answer that, the most asked-for first."""
-    other = "BF16" if number_format(first) != "BF16" else ""
-    precision: Wanted = (
-        (lambda row: "you train in BF16", lambda row: number_format(row) == "BF16")
-        if other
-        else (
-            lambda row: f"you train in {number_format(row)}",
-            lambda row: number_format(row) != "BF16" and row[RATE] > first[RATE] * (1.0 + TIE),
-        )
-    )
-    same = number_format(first)
+    word, less_bytes = number_format(first), min(LESS_MEMORY * first["memory_bytes"], first["memory_bytes"] - GB)
+
+    def is_faster_format(row: Row) -> bool:
+        return number_format(row) != "BF16" and row[RATE] > first[RATE] * (1.0 + TIE)
+
+    def is_plainer(row: Row) -> bool:
+        return len(switch_names(row)) < len(switch_names(first)) and _split(row) == _split(first)
+
+    def in_format(is_one: Callable[[Row], bool]) -> Callable[[Row], bool]:
+        return lambda row: number_format(row) == word and is_one(row)
+
     return [
-        precision,
+        (
+            lambda row: f"you train in {number_format(row)}",
+            is_faster_format if word == "BF16" else lambda row: number_format(row) == "BF16",
+        ),
         (
             lambda row: f"sequences grow: {(first['memory_bytes'] - row['memory_bytes']) / GB:.0f} GB less",
-            lambda row: (
-                row["memory_bytes"] <= min(LESS_MEMORY * first["memory_bytes"], first["memory_bytes"] - GB)
-                and number_format(row) == same
-            ),
+            in_format(lambda row: row["memory_bytes"] <= less_bytes),
         ),
-        (
-            lambda row: "a switch of A fails",
-            lambda row: (
-                number_format(row) == same
-                and len(switch_names(row)) < len(switch_names(first))
-                and _split(row) == _split(first)
-            ),
-        ),
-        (
-            lambda row: _when_split(row, first),
-            lambda row: _num_degrees_changed(row, first) == 1 and number_format(row) == same,
-        ),
+        (lambda row: "a switch of A fails", in_format(is_plainer)),
+        (lambda row: _when_split(row, first), in_format(lambda row: _num_degrees_changed(row, first) == 1)),
     ]
 
 

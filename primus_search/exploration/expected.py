@@ -133,20 +133,21 @@ COVERED = 0.99
 class Goodput:
     """Share of the time that trains, and what takes the rest.
 
-    interval_s   seconds of training between two checkpoints; infinite without failures
-    writing, redone, restarting   shares of the time          spare_nodes   held beside the job's nodes
+    checkpoint_interval_s   seconds of training between two checkpoints; infinite without failures
+    checkpoint_share, redone_share, restart_share   of the time: writing, work done again, finding the fault and restart
+    spare_nodes             held beside the job's nodes
     """
 
-    interval_s: float
-    writing: float
-    redone: float
-    restarting: float
+    checkpoint_interval_s: float
+    checkpoint_share: float
+    redone_share: float
+    restart_share: float
     spare_nodes: int = 0
 
     @property
     def share(self) -> float:
         """Share of the time that trains; 0 where failures come faster than restarts."""
-        return max(1.0 - self.writing - self.redone - self.restarting, 0.0)
+        return max(1.0 - self.checkpoint_share - self.redone_share - self.restart_share, 0.0)
 
 
 def goodput(reliability: Reliability, nodes: int, checkpoint_bytes: float) -> Goodput:
@@ -155,13 +156,13 @@ def goodput(reliability: Reliability, nodes: int, checkpoint_bytes: float) -> Go
     writing_s = checkpoint_bytes / rate if rate > 0.0 else 0.0
     mtbf_s = reliability.node_mtbf_hours * SECONDS_PER_HOUR / nodes
     if mtbf_s <= 0.0:
-        return Goodput(interval_s=math.inf, writing=0.0, redone=0.0, restarting=0.0)
+        return Goodput(checkpoint_interval_s=math.inf, checkpoint_share=0.0, redone_share=0.0, restart_share=0.0)
     interval_s = math.sqrt(2.0 * writing_s * mtbf_s)
     return Goodput(
-        interval_s=interval_s,
-        writing=writing_s / interval_s if interval_s else 0.0,
-        redone=interval_s / 2.0 / mtbf_s,
-        restarting=reliability.restart_minutes * SECONDS_PER_MINUTE / mtbf_s,
+        checkpoint_interval_s=interval_s,
+        checkpoint_share=writing_s / interval_s if interval_s else 0.0,
+        redone_share=interval_s / 2.0 / mtbf_s,
+        restart_share=reliability.restart_minutes * SECONDS_PER_MINUTE / mtbf_s,
         spare_nodes=_spares(reliability.node_repair_hours * SECONDS_PER_HOUR / mtbf_s),
     )
 

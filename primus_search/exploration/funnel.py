@@ -7,22 +7,20 @@ result.ranking.row(0)
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from primus_search.base.errors import NothingFits
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.declare.search_path import Snapshot
-from primus_search.exploration.engines.local_engine import Engine, affordable, peak_rss_bytes
-from primus_search.exploration.engines.task_assignment import WorkerLost
+from primus_search.exploration.engines.local_engine import Engine, WorkerLost, affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
-from primus_search.exploration.findings import FunnelStage
+from primus_search.exploration.findings import FunnelStage, Journal
 from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
-from primus_search.exploration.run_folder.journal import Journal
 from primus_search.space import Space
 
 KEEP = 100_000
@@ -139,7 +137,7 @@ def _planned(
     notes += [note] if note else []
     with ThreadPoolExecutor(1) as aside:
         promising = aside.submit(promising_places, funnel)  # while the engine starts
-        with open_engine(funnel, options.engine, workers, options.ray_address) as engine:
+        with closing(open_engine(funnel, options.engine, workers, options.ray_address)) as engine:
             rows = task_rows(funnel, engine.workers)
             journal = options.folder.journal(funnel, rows, options.resume) if options.folder else None
             tasks = plan_tasks(funnel, journal.task_rows if journal else rows, results([promising])[0])

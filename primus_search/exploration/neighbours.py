@@ -20,8 +20,8 @@ from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.auto import auto_values
 from primus_search.space.context import Cells, GridJob, reads
-from primus_search.space.framework_rules import conditionals_of, rules_of
-from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Recompute, spoken
+from primus_search.space.rules import conditionals_of, rules_of
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, Recompute, spoken
 from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 Values = Mapping[str, AxisValue]
@@ -291,12 +291,15 @@ class Evaluator:
         rows = [values_of(candidates, i) for i in range(len(candidates))]
         distance = np.array([sum(row[name] != base[name] for name in AXES) for row in rows])
         near = np.flatnonzero(distance <= distance.min() + further)
-        table = candidates.take(near)
+        return self.best_of(candidates.take(near), distance[near])
+
+    def best_of(self, table: Candidates, distance: Ints | int = 0) -> tuple[dict[str, AxisValue], Figures]:
+        """Of legal rows one that fits, then that of the least distance, then the fastest to expect."""
         projection = self.projector.project(table)
         misses = (projection.headroom_bytes < 0) | np.array([one is not None for one in self.shown_not_to_fit(table)])
         step_s = projection.step.total / self.expected_shares(table, projection)
-        best = np.lexsort((step_s, distance[near], misses))[:1]
-        return rows[int(near[best[0]])], self.figures(table.take(best))[0]
+        best = table.take(np.lexsort((step_s, np.broadcast_to(distance, len(table)), misses))[:1])
+        return values_of(best), self.figures(best)[0]
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""
@@ -406,16 +409,10 @@ MOST_TRIED = 200_000
 """Combinations of freed axes that are looked through; beyond that only the first axes are free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearestLegal:
-    """A legal configuration with the fewest changes; of those one that fits, then the fastest."""
-
-    changes: Mapping[str, AxisValue]
-    figures: Figures
-
-
-def nearest_legal(evaluator: Evaluator, values: Values, broken: tuple[RuleViolation, ...]) -> NearestLegal | None:
-    """The nearest configuration that is legal for the evaluator's framework; None where none is near."""
+def nearest_legal(
+    evaluator: Evaluator, values: Values, broken: Sequence[RuleViolation]
+) -> tuple[Values, Figures] | None:
+    """The legal configuration for the evaluator's framework with the fewest changes; None where none is near."""
     rules = {rule.name: rule for rule in rules_of(evaluator.choice.framework)}
     freed: dict[str, None] = {}
     for one in broken:
@@ -430,11 +427,7 @@ def nearest_legal(evaluator: Evaluator, values: Values, broken: tuple[RuleViolat
         if size * len(choices) > MOST_TRIED:
             continue
         axes[name], size = choices, size * len(choices)
-    found = evaluator.nearest(axes, values)
-    if found is None:
-        return None
-    changes = {name: value for name, value in found[0].items() if value != values[name]}
-    return NearestLegal(changes=changes, figures=found[1])
+    return evaluator.nearest(axes, values)
 
 
 def _words_near(evaluator: Evaluator, name: str, values: Values) -> tuple[AxisValue, ...]:

@@ -52,14 +52,12 @@ def with_own_rates(table: RankingTable) -> tuple[RankingTable, str]:
 
     A run of the same job that is no row of the ranking becomes one: it ran. Raises `InputError` for a bad file.
     """
-    stack = table.choice.cluster.stack
-    mine = _of_job(own_runs_of(stack), table.job)
-    rates = own_rates(table.job, table.candidates, mine, table.projection)
-    inside = {run.id for run in mine if own_rates(table.job, table.candidates, [run], table.projection)}
-    others: dict[tuple[object, ...], list[MeasuredRun]] = {}
-    for run in mine:
-        if run.id not in inside:
+    stack, others = table.choice.cluster.stack, dict[tuple[object, ...], list[MeasuredRun]]()
+    placed = _placed(table.job, table.candidates, own_runs_of(stack), table.projection)
+    for run, rows in placed:
+        if not rows:
             others.setdefault(run.candidate_key, []).append(run)
+    rates = _rates(placed)
     if not rates and not others:
         return table, ""
     count, file = len(rates) + len(others), Path(stack.runs_file).name
@@ -84,30 +82,39 @@ def _rows_that_ran(table: RankingTable, runs: Sequence[Candidates]) -> RankingTa
 
 
 def _rate(runs: Sequence[MeasuredRun]) -> float:
+    """Measured tokens/s/GPU of a row; the median where it was run several times."""
     return median(run.tokens_per_s_per_gpu for run in runs)
 
 
-def own_rates(
-    job: Job, table: Candidates, runs: Sequence[MeasuredRun], projection: Projection | None = None
-) -> dict[int, float]:
+def own_rates(job: Job, table: Candidates, runs: Sequence[MeasuredRun]) -> dict[int, float]:
     """Measured tokens/s/GPU of the rows that were run; the median where one was run several times."""
+    return _rates(_placed(job, table, runs))
+
+
+Placed = list[tuple[MeasuredRun, list[int]]]
+"""Runs of a job that have a rate, each with the rows of a table that it is of."""
+
+
+def _placed(job: Job, table: Candidates, runs: Sequence[MeasuredRun], projection: Projection | None = None) -> Placed:
+    mine = [run for run in runs if run.has_rate and not run.ran_out and _is_same_job(run, job)]
+    if mine and projection is None:
+        projection = Projector(job).project(table)
+    return [(run, _rows_of(job, table, projection, run).tolist()) for run in mine] if projection else []
+
+
+def _rates(placed: Placed) -> dict[int, float]:
     found: dict[int, list[MeasuredRun]] = {}
-    mine = _of_job(runs, job)
-    if mine:
-        projection = projection or Projector(job).project(table)
-        for run in mine:
-            for row in _rows_of(job, table, projection, run).tolist():
-                found.setdefault(row, []).append(run)
+    for run, rows in placed:
+        for row in rows:
+            found.setdefault(row, []).append(run)
     return {row: _rate(its) for row, its in sorted(found.items())}
 
 
-def _of_job(runs: Sequence[MeasuredRun], job: Job) -> list[MeasuredRun]:
-    """The runs with a rate whose model, devices and tokens of a step are a job's."""
-    return [run for run in runs if run.has_rate and not run.ran_out and _is_same_job(run, job)]
-
-
 def _is_same_job(run: MeasuredRun, job: Job) -> bool:
-    """Names of models and constants that cost nothing may differ, and the rows that pad a vocabulary."""
+    """Whether model, devices and tokens of a step are a job's.
+
+    Names of models and constants that cost nothing may differ, and the rows that pad a vocabulary.
+    """
     tokens = (run.workload.seq_length, run.workload.global_batch_size)
     rows = run.model.vocab_size / job.model.vocab_size
     return (

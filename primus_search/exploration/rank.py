@@ -13,7 +13,6 @@ from primus_search.cost.confidence.uncertainty import TIE, site_ratio
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
-from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
 from primus_search.exploration.result import ClusterResult, RankingTable
@@ -67,19 +66,10 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
     Projected afresh and in the order of their numbers, so that the last digit of a figure does not depend on which
     worker saw which row beside which.
     """
-    choice = funnel.space.clusters[cluster]
     candidates = funnel.enumerators[cluster].rows(numbers)
-    projector = funnel.projectors[cluster]
-    projector.forget()
-    projection = projector.project(candidates)
-    return RankingTable(
-        job=funnel.space.job_on(choice),
-        choice=choice,
-        indices=numbers,
-        candidates=candidates,
-        projection=projection,
-        expected_shares=expected_shares(projector, candidates, projection.step.total),
-    )
+    funnel.projectors[cluster].forget()
+    evaluator = Evaluator(funnel.space, funnel.space.clusters[cluster], shared=funnel.projectors[cluster])
+    return RankingTable.of(evaluator, numbers, candidates)
 
 
 def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:

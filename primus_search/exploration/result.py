@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self
@@ -35,13 +35,16 @@ RANKED_ROWS = 1000
 RUN_NOISE = 0.02
 """Relative standard deviation of the rate between identical runs: half of `TIE`."""
 
+_USUAL = {"time_evidence": PROJECTED, "memory_evidence": PROJECTED, "measured_fits": math.nan, "expected_shares": 1.0}
+"""Columns of a ranking that need not be given, and their value in every row then."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RankingTable:
     """Candidates of one cluster with their projection, in a meaningful order, and what each figure stands on.
 
     expected_shares  expected over projected rate of every row (`exploration.expected`); 1 unless given
-    measured_fits  probability of fitting of rows whose memory was measured, by row; of the others it is projected
+    measured_fits  probability of fitting of rows whose memory was measured, NaN of the others: there it is projected
     """
 
     job: Job
@@ -51,15 +54,26 @@ class RankingTable:
     projection: Projection
     time_evidence: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
     memory_evidence: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
-    measured_fits: Mapping[int, float] = field(default_factory=dict)
-    expected_shares: Floats = field(default_factory=lambda: np.ones(0))
+    measured_fits: Floats = field(default_factory=lambda: np.zeros(0))
+    expected_shares: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        if not len(self.expected_shares):
-            object.__setattr__(self, "expected_shares", np.ones(len(self.indices)))
-        for name in ("time_evidence", "memory_evidence"):
-            words = self.__getattribute__(name)
-            object.__setattr__(self, name, np.array(words) if len(words) else np.full(len(self.indices), PROJECTED))
+        for name, usual in _USUAL.items():
+            given = self.__getattribute__(name)
+            object.__setattr__(self, name, np.array(given) if len(given) else np.full(len(self.indices), usual))
+
+    @classmethod
+    def of(cls, evaluator: Evaluator, indices: Ints, candidates: Candidates) -> Self:
+        """Candidates of the evaluator's cluster with these numbers, projected."""
+        projection = evaluator.projector.project(candidates)
+        return cls(
+            job=evaluator.projector.job,
+            choice=evaluator.choice,
+            indices=indices,
+            candidates=candidates,
+            projection=projection,
+            expected_shares=evaluator.expected_shares(candidates, projection),
+        )
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -84,8 +98,7 @@ class RankingTable:
     @cached_property
     def fits(self) -> Floats:
         """Probability of every row that it runs in device memory, by its strongest evidence."""
-        fits = self._projected_confidence.fits.copy()
-        fits[list(self.measured_fits)] = list(self.measured_fits.values())
+        fits = np.where(np.isnan(self.measured_fits), self._projected_confidence.fits, self.measured_fits)
         fits[self._is_timed_by(RUN)] = 1.0
         return fits
 
@@ -191,33 +204,17 @@ class RankingTable:
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
-        chosen = rows.tolist() if self.measured_fits else []
-        return replace(
-            self,
-            indices=self.indices[rows],
-            candidates=self.candidates.take(rows),
-            projection=self.projection.take(rows),
-            time_evidence=self.time_evidence[rows],
-            memory_evidence=self.memory_evidence[rows],
-            expected_shares=self.expected_shares[rows],
-            measured_fits={
-                place: self.measured_fits[row] for place, row in enumerate(chosen) if row in self.measured_fits
-            },
-        )
+        columns: dict[str, Any] = {name: self.__getattribute__(name)[rows] for name in ("indices", *_USUAL)}
+        return replace(self, candidates=self.candidates.take(rows), projection=self.projection.take(rows), **columns)
 
     def plus(self, other: "RankingTable") -> "RankingTable":
         """The rows of both, one after the other."""
-        behind = {len(self) + row: chance for row, chance in other.measured_fits.items()}
-        return replace(
-            self,
-            indices=np.concatenate([self.indices, other.indices]),
-            candidates=joined([self.candidates, other.candidates]),
-            projection=self.projection.joined(other.projection),
-            time_evidence=np.concatenate([self.time_evidence, other.time_evidence]),
-            memory_evidence=np.concatenate([self.memory_evidence, other.memory_evidence]),
-            expected_shares=np.concatenate([self.expected_shares, other.expected_shares]),
-            measured_fits=dict(self.measured_fits) | behind,
-        )
+        columns: dict[str, Any] = {
+            name: np.concatenate([self.__getattribute__(name), other.__getattribute__(name)])
+            for name in ("indices", *_USUAL)
+        }
+        candidates = joined([self.candidates, other.candidates])
+        return replace(self, candidates=candidates, projection=self.projection.joined(other.projection), **columns)
 
     @cached_property
     def figures(self) -> dict[str, Ints | Floats | Bools]:
@@ -370,7 +367,6 @@ class SearchResult:
     interrupted_by: int = 0
     baseline: OwnConfiguration | None = None
     answer: "Answer | None" = None
-    labels: tuple[str, ...] = field(default=())
     keep: int = 0
 
     def __repr__(self) -> str:
@@ -571,11 +567,7 @@ def ladder(result: SearchResult, token_budget: float = 0.0) -> tuple[Rung, ...]:
                 efficiency=per_gpu / base,
                 goodput=share,
                 checkpoint_bytes=size,
-                checkpoint_interval_s=found_goodput.interval_s,
-                checkpoint_share=found_goodput.writing,
-                redone_share=found_goodput.redone,
-                restart_share=found_goodput.restarting,
-                spare_nodes=found_goodput.spare_nodes,
+                **asdict(found_goodput),
                 days=hours / HOURS_PER_DAY,
                 gpu_hours=gpu_hours,
                 cost_USD=gpu_hours * one.choice.price_per_gpu_hour_USD,

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from primus_search.base.guards.files import replacing
-from primus_search.cost.project import Projector
 from primus_search.exploration.answer import decide
-from primus_search.exploration.expected import expected_shares
 from primus_search.exploration.findings import FunnelStage
+from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.result import (
     MEASURED,
@@ -32,8 +31,7 @@ from primus_search.exploration.result import (
 )
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
-from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.run_folder.saved_run import SavedRun, file_facts
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 
@@ -152,7 +150,7 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
         expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
         time_evidence=np.array(found.time_evidence + rest),
         memory_evidence=np.array(found.memory_evidence + rest),
-        measured_fits=found.measured_fits,
+        measured_fits=np.array([found.measured_fits.get(row, np.nan) for row in range(len(order))]),
     )
     places = changed.order
     ranks = {int(row): rank for rank, row in enumerate(places, start=1)}
@@ -203,20 +201,11 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
 
     `numbers`: of rows by their knobs; rows that have none are given one.
     """
-    space, choice = run.space, run.cluster(1)
+    choice = run.cluster(1)
     words = [knobs_of(row) for row in rows if is_on(row, choice)]
+    indices = np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64)
     candidates = Candidates.from_rows([dict(zip(COLUMN_NAMES, one, strict=True)) for one in words])
-    job = space.job_on(choice)
-    projector = Projector(job, memory_margin=space.search.memory_margin)
-    projection = projector.project(candidates)
-    table = RankingTable(
-        job=job,
-        choice=choice,
-        indices=np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64),
-        candidates=candidates,
-        projection=projection,
-        expected_shares=expected_shares(projector, candidates, projection.step.total),
-    )
+    table = RankingTable.of(Evaluator(run.space, choice), indices, candidates)
     return table.take(table.order)
 
 

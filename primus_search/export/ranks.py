@@ -153,11 +153,11 @@ def refusal(evaluator: Evaluator, name: str, values: Values, broken: Sequence[Ru
     framework = evaluator.choice.framework
     lines = [f"row {name}: {framework.title} cannot start it"]
     lines += [f"  {one.rule}: {one.reason}" for one in broken]
-    nearest = nearest_legal(evaluator, values, tuple(broken))
+    nearest = nearest_legal(evaluator, values, broken)
     if nearest is None:
         return "\n".join([*lines, "  nothing near it can be started there; search with --framework " + framework.name])
-    changes = ", ".join(f"{axis}={spoken(word(axis, value))}" for axis, value in nearest.changes.items())
-    figures = nearest.figures
+    near, figures = nearest
+    changes = ", ".join(f"{axis}={spoken(word(axis, one))}" for axis, one in near.items() if one != values[axis])
     fits = "fits" if figures.fits else "does not fit"
     lines.append(
         f"  nearest that it can start: {changes}: {figures.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from primus_search.analysis.labels import counted
 from primus_search.base.errors import InputError, Problem
@@ -16,8 +15,7 @@ from primus_search.base.guards.files import write_whole
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.exploration import StoreError
-from primus_search.nightly.attribute import Cause
-from primus_search.nightly.night_run import Check, Night
+from primus_search.nightly.night_run import Cause, Check, Night
 
 MOST_CHANGES = 40
 LEAST_EFFECT = 5e-7
@@ -69,19 +67,8 @@ def markdown(night: Night) -> str:
 
 def junit(night: Night) -> str:
     """One test case per check, in the form continuous integration reads."""
-    failed = str(len(night.failed))
-    attributes = {"name": _text(f"nightly {night.sweep.name}"), "tests": str(len(night.checks)), "failures": failed}
-    suites = ElementTree.Element("testsuites", attributes)
-    suite = ElementTree.SubElement(suites, "testsuite", attributes | {"errors": "0", "time": f"{night.seconds:.1f}"})
-    for check in night.checks:
-        names = {"classname": _text(check.where), "name": _text(check.name)}
-        case = ElementTree.SubElement(suite, "testcase", names)
-        if not check.passed:
-            said = f"{check.before} -> {check.after} ({move(check)}, allowed {limit(check)})"
-            failure = ElementTree.SubElement(case, "failure", {"message": _text(said)})
-            failure.text = _text("\n".join([check.note, *(cause_line(c) for c in causes_of(night, check))]).strip())
-    ElementTree.indent(suites)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suites, encoding="unicode")}\n'
+    words = {"move": move, "limit": limit, "causes_of": causes_of, "cause_line": cause_line}
+    return _text(rendered("nightly_junit.xml", night=night, **words))
 
 
 def summary(night: Night) -> dict[str, Any]:
@@ -204,7 +191,6 @@ def append(path: Path, night: Night) -> list[dict[str, Any]]:
 # --- pages of a night: the report and the trend, each one self-contained HTML file without scripts; all text escaped
 
 
-WIDTH, HEIGHT, EDGE = 420, 150, 8
 MOST_NIGHTS = 365
 
 
@@ -217,10 +203,10 @@ def report(night: Night) -> str:
             was = old[number].frontier if number < len(old) else ()
             if points := [*now.frontier, *was]:
                 right, top = (max(column) for column in zip(*points, strict=True))
-                corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB", "is_dashed": True}
+                corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB"}
                 dots = [(m, t, "ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in now.frontier]
-                caption = f"{name}, {now.cluster}; dashed: baseline"
-                plots.append(_plot(caption, (0.0, right, 0.0, top), was, dots) | corners)
+                drawn = {"box": (0.0, right, 0.0, top), "line": was, "dots": dots, "is_dashed": True}
+                plots.append({"caption": f"{name}, {now.cluster}; dashed: baseline"} | drawn | corners)
     words = {"causes": list(cause_lines(night)), "grouped": grouped_causes(night), "move": move, "limit": limit}
     return rendered("nightly_report.html", night=night, plots=plots, **words)
 
@@ -246,8 +232,8 @@ def trend(night: Night, rows: Sequence[dict[str, Any]]) -> str:
         caption = f"{figure}: {values[-1]:,.6g} (from {min(values):,.6g} to {max(values):,.6g}, {len(found)} nights)"
         axes = {"top": f"{high:,.6g}", "bottom": f"{low:,.6g}", "right": found[-1]["started"][:10]}
         axes["left"] = found[0]["started"][:10] if len(found) > 1 else ""
-        box, line = (dots[0][0], dots[-1][0], low, high), [dot[:2] for dot in dots]
-        places.setdefault(place, []).append(_plot(caption, box, line, dots, band) | axes)
+        drawn = {"caption": caption, "box": (dots[0][0], dots[-1][0], low, high), "line": dots, "dots": dots}
+        places.setdefault(place, []).append(drawn | axes | {"band": band})
     return rendered("nightly_trend.html", name=night.sweep.name, places=places, grouped=grouped_causes(night))
 
 
@@ -266,32 +252,3 @@ def _band(check: Check) -> tuple[float, float]:
     baseline = check.value / (1.0 + check.move) if is_share else check.value - check.move
     width = check.limit * (baseline if is_share else 1.0)
     return ((baseline - width) * scale, (baseline + width) * scale)
-
-
-def _plot(
-    caption: str,
-    box: tuple[float, float, float, float],
-    line: Sequence[tuple[float, float]],
-    dots: Sequence[tuple[float, float, str, str]],
-    band: tuple[float, float] | None = None,
-) -> dict[str, Any]:
-    """A drawing for the templates, in the pixels of a box of values: a line, dots with colour and title, a band."""
-    left, right, bottom, top = box
-
-    def across(x: float) -> float:
-        return EDGE + (x - left) / ((right - left) or 1.0) * (WIDTH - 2 * EDGE)
-
-    def up(y: float) -> float:
-        return HEIGHT - EDGE - (y - bottom) / ((top - bottom) or 1.0) * (HEIGHT - 2 * EDGE)
-
-    return {
-        **dict.fromkeys(("top", "bottom", "left", "right", "is_dashed", "band"), ""),
-        "caption": caption,
-        "width": WIDTH,
-        "height": HEIGHT,
-        "line": " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in line),
-        "dots": [
-            {"x": f"{across(x):.1f}", "y": f"{up(y):.1f}", "colour": colour, "title": title}
-            for x, y, colour, title in dots
-        ],
-    } | ({"band": {"y": f"{up(band[1]):.1f}", "height": f"{max(up(band[0]) - up(band[1]), 1.0):.1f}"}} if band else {})

@@ -19,8 +19,7 @@ from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError
-from primus_search.exploration.run_folder.run_facts import fingerprint, remember
-from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.run_folder.saved_run import SavedRun, fingerprint, remember
 from primus_search.space import Space
 
 

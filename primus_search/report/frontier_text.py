@@ -7,12 +7,12 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from primus_search.analysis.labels import evidence_of, factored
+from primus_search.analysis.labels import evidence_of
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult, cluster_columns, is_on_cluster_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.plain_tables import Plain, print_rows, room_of, shortened, widths_of
+from primus_search.report.plain_tables import Plain, print_rows
 
 MOST_POINTS = 12
 LEAST_WIDTH, PLOT_HEIGHT = 40, 18
@@ -83,20 +83,14 @@ def _print_points(console: Plain, rows: Sequence[Mapping[str, Any]]) -> None:
     ordered = sorted(rows, key=lambda row: row["memory_bytes"])
     shown = np.linspace(0, len(ordered) - 1, min(len(ordered), MOST_POINTS)).round().astype(int)
     points = [ordered[i] for i in shown]  # the leanest and the fastest among them
-    shared, own = factored(points)
     cells = [
         {
             "GB": f"{row['memory_bytes'] / GB:.1f}",
             "projected": f"{row['tokens_per_s_per_gpu']:,.0f}",
             "tok/s/GPU": f"{row[RATE]:,.0f}",
             "T/M": evidence_of(row),
-            "configuration": text,
+            "configuration": "",
         }
-        for row, text in zip(points, own, strict=True)
+        for row in points
     ]
-    widths = {name: width for name, width in widths_of(cells).items() if name != "configuration"}
-    for one in cells:
-        one["configuration"] = shortened(one["configuration"].split(" "), console.width - room_of(widths) - 1, " ")
-    if shared:
-        console.print(f"In every row: {shared}")
-    print_rows(console, cells)
+    print_rows(console, cells, points)

@@ -1,14 +1,17 @@
 """Tables of the terminal: figures to the right, words to the left, nothing cut off in 80 columns."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 
-CONFIGURATION_WIDTH = 20  # least width of the configuration, which may wrap where a window is narrow
+from primus_search.analysis.labels import factored
+
+CONFIGURATION, CONFIGURATION_WIDTH = "configuration", 20  # its least width; it may wrap where a window is narrow
+MOST_WORDS = 30  # width that the words of a row take from its figures, at most
 WORDS = ("configuration", "layout", "what differs", "stage", "cluster", "T/M")
 MORE = "+"  # before the number of words that a line has no room for
 
@@ -69,6 +72,28 @@ def shortened(words: Sequence[str], width: int, joint: str = ", ") -> str:
     return ""
 
 
-def print_rows(console: Plain, rows: Sequence[Mapping[str, str]]) -> None:
-    """Rows as a table."""
-    console.print(table(*rows[0], least=CONFIGURATION_WIDTH, rows=(row.values() for row in rows)))
+def print_rows(
+    console: Plain, cells: Sequence[Mapping[str, str]], rows: Sequence[Mapping[str, Any]], spared: Sequence[str] = ()
+) -> None:
+    """A table of candidates: the words that all of `rows` share above it, the others of each in `configuration`.
+
+    cells   of each row by heading, `configuration` at its place     spared   left out where there is no room, in order
+    """
+    shared, own = factored(rows)
+    lines = [dict(one) | {CONFIGURATION: text} for one, text in zip(cells, own, strict=True)]
+    widths, shown = widths_of(lines), list(cells[0])
+
+    def room() -> int:
+        return console.width - room_of({name: widths[name] for name in shown if name != CONFIGURATION}) - 1
+
+    for name in spared:
+        if room() < min(widths[CONFIGURATION], MOST_WORDS):
+            shown.remove(name)
+    for one, text in zip(lines, own, strict=True):
+        one[CONFIGURATION] = shortened(text.split(" "), max(room(), CONFIGURATION_WIDTH), " ")
+    if shared:
+        console.print(f"In every row: {shared}")
+    console.print(table(*shown, least=CONFIGURATION_WIDTH, rows=([one[name] for name in shown] for one in lines)))
+    left_out = [name for name in spared if name not in shown]
+    if left_out:
+        console.print(f"{console.width} columns have no room for: {', '.join(left_out)}.")

@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.schedule import names as schedule_names
 from primus_search.space.constraints import parse
 from primus_search.space.context import FACTS, Cells, GridJob, reads
-from primus_search.space.framework_rules import has_word, spelled
+from primus_search.space.rules import has_word, spelled
 from primus_search.space.types import Axis, AxisValue, ClusterChoice
 from primus_search.values.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
 from primus_search.values.layout import Layout

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.space.context import Cells, Column, GridJob, reads
-from primus_search.space.framework_rules import conditionals_of, rules_of
-from primus_search.space.rules import Keeps, Rule
+from primus_search.space.rules import Keeps, Rule, conditionals_of, rules_of
 from primus_search.space.types import ClusterChoice, Space
 from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Columns, Ints
 from primus_search.values.knobs import KNOBS

@@ -40,11 +40,11 @@ Floats = NDArray[np.float64]
 def measure(file: Path, name: str, chunks: int, sample: int) -> None:
     """Write the measured seconds of tasks of `chunks` chunks each."""
     from primus_search.declare import load_space
-    from primus_search.exploration.engines.task_assignment import TaskAssignment
+    from primus_search.exploration.engines.local_engine import TaskAssignment
     from primus_search.exploration.exhaustive.collect import _Gathered, silent
     from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel
     from primus_search.exploration.exhaustive.task_plan import SEEDED_WORKERS, plan_tasks, promising_places, seeds
-    from primus_search.exploration.run_folder.journal import Journal
+    from primus_search.exploration.findings import Journal
 
     space = load_space(name)
     start = time.process_time()
@@ -128,7 +128,7 @@ def run_events(
 
     more_s, more_handling: of a task sent after so many answers, beside its own seconds and in place of its handling.
     """
-    from primus_search.exploration.engines.task_assignment import most_in_flight
+    from primus_search.exploration.engines.local_engine import most_in_flight
 
     queues: list[deque[int]] = [deque() for _ in range(workers)]
     answers: list[tuple[float, int]] = []  # when, from which worker

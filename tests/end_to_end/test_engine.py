@@ -14,8 +14,7 @@ import pytest
 
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder, run_search
-from primus_search.exploration.engines.local_engine import Processes
-from primus_search.exploration.engines.task_assignment import WorkerLost
+from primus_search.exploration.engines.local_engine import Processes, WorkerLost
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places
@@ -115,7 +114,7 @@ def arm_workers_of_ray(patch: pytest.MonkeyPatch) -> None:
         return put((Arming(value[0]), value[1]) if is_space else value)
 
     patch.setattr("primus_search.exploration.engines.ray_engine.ray.put", armed_put)
-    patch.setattr("primus_search.exploration.engines.task_assignment.MAX_TRIES", 2)
+    patch.setattr("primus_search.exploration.engines.local_engine.MAX_TRIES", 2)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +145,6 @@ def test_a_task_that_ends_every_worker_is_named_and_the_rest_answered(
 
 def test_a_search_whose_every_task_ends_its_worker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Funnel, "evaluate", lambda self, task, cut: os._exit(9))
-    monkeypatch.setattr("primus_search.exploration.engines.task_assignment.MAX_TRIES", 2)
+    monkeypatch.setattr("primus_search.exploration.engines.local_engine.MAX_TRIES", 2)
     with pytest.raises(WorkerLost, match=r"^task \d+ \(candidates \d+\.\.\d+\) lost its worker 2 times"):
         run_search(load_space(write_space(tmp_path)), Options(workers=2, keep=10))

@@ -164,7 +164,7 @@ def test_what_a_device_showed_not_to_fit_leaves_the_frontier(run: SavedRun) -> N
     projection = Projector(job).project(c)
     before = RankingTable(job=job, choice=choice, indices=np.array([0, 1]), candidates=c, projection=projection)
     full = replace(projection, headroom_bytes=np.array([1e9, -1e9]))
-    measured = replace(before, projection=full, memory_evidence=(MEASURED,) * 2, measured_fits={0: 0.99, 1: 0.01})
+    measured = replace(before, projection=full, memory_evidence=(MEASURED,) * 2, measured_fits=np.array([0.99, 0.01]))
     assert 1 in before.indices
     assert frontier_after(before, measured).indices.tolist() == [0]
     gone = replace(measured, time_evidence=(MEASURED,) * 2, projection=replace(projection, headroom_bytes=-np.ones(2)))

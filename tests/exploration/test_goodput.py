@@ -24,25 +24,28 @@ def test_the_interval_is_the_best_of_all_intervals() -> None:
     def lost(interval_s: float) -> float:
         return writing_s / interval_s + interval_s / 2.0 / mtbf_s
 
-    assert found.interval_s == pytest.approx(math.sqrt(2.0 * writing_s * mtbf_s))
-    assert found.writing + found.redone == pytest.approx(lost(found.interval_s))
-    assert all(lost(found.interval_s * factor) > lost(found.interval_s) for factor in (0.5, 0.9, 1.1, 2.0))
-    assert found.restarting == pytest.approx(600.0 / mtbf_s)
+    assert found.checkpoint_interval_s == pytest.approx(math.sqrt(2.0 * writing_s * mtbf_s))
+    assert found.checkpoint_share + found.redone_share == pytest.approx(lost(found.checkpoint_interval_s))
+    assert all(
+        lost(found.checkpoint_interval_s * factor) > lost(found.checkpoint_interval_s)
+        for factor in (0.5, 0.9, 1.1, 2.0)
+    )
+    assert found.restart_share == pytest.approx(600.0 / mtbf_s)
 
 
 @pytest.mark.parametrize(
     ("given", "zeros"),
     [
-        (Reliability(), ("writing", "redone", "restarting")),
-        (Reliability(node_mtbf_hours=5000.0, restart_minutes=10.0), ("writing", "redone")),
-        (Reliability(node_mtbf_hours=5000.0, checkpoint_bytes_per_s=2e9), ("restarting",)),
+        (Reliability(), ("checkpoint_share", "redone_share", "restart_share")),
+        (Reliability(node_mtbf_hours=5000.0, restart_minutes=10.0), ("checkpoint_share", "redone_share")),
+        (Reliability(node_mtbf_hours=5000.0, checkpoint_bytes_per_s=2e9), ("restart_share",)),
     ],
 )
 def test_a_zero_switches_its_term_off(given: Reliability, zeros: tuple[str, ...]) -> None:
     found = goodput(given, 64, 1e12)
-    for name in ("writing", "redone", "restarting"):
+    for name in ("checkpoint_share", "redone_share", "restart_share"):
         assert (getattr(found, name) == 0.0) is (name in zeros)
-    assert found.share == pytest.approx(1.0 - found.writing - found.redone - found.restarting)
+    assert found.share == pytest.approx(1.0 - found.checkpoint_share - found.redone_share - found.restart_share)
     assert goodput(Reliability(node_mtbf_hours=1.0, restart_minutes=60.0), 1000, 1e12).share == 0.0
 
 

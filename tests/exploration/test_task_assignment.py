@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from primus_search.exploration.engines.task_assignment import MAX_TRIES, TaskAssignment, most_in_flight
+from primus_search.exploration.engines.local_engine import MAX_TRIES, TaskAssignment, most_in_flight
 from primus_search.exploration.exhaustive.evaluate import Task
 
 

@@ -35,7 +35,7 @@ HOMES = {
     "torch": ("measure/",),
     "ray": ("exploration/engines/ray_",),
     "optuna": ("exploration/sampled/",),
-    "pydantic": ("declare/", "exploration/run_folder/journal"),
+    "pydantic": ("declare/",),
     "yaml": ("declare/",),
     "pandas": ("declare/record_table", "report/notebook"),
     "matplotlib": ("report/notebook",),

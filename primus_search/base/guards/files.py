@@ -19,7 +19,7 @@ MAX_TABLE_BYTES = 256 * 1024 * 1024
 """Upper limit of tables and launch files; training logs are streamed instead."""
 _BLOCK = 1 << 20
 TEMPORARY = ".tmp"
-"""How the name of a half-written file ends; one that a killed process left behind is overwritten by the next."""
+"""How the name of a half-written file ends; the number of the process that writes it stands before."""
 
 
 def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
@@ -99,14 +99,9 @@ def read_text(path: Path, *, most: int, name: str = "", encoding: str = "utf-8")
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """A file with this content, whole or as it was; its folder is made. Raises OSError."""
-    check()
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def reason(error: OSError | ValueError) -> str:
@@ -131,7 +126,7 @@ def expanded(text: str, *, where: str = "") -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A file beside `path` to write; it takes its place as the block ends, else `path` stays as it was."""
     check()
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         yield temporary
         temporary.replace(path)

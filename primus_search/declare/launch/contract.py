@@ -15,7 +15,7 @@ from typing import Any
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.fields import KnownKeys, known_keys
 from primus_search.declare.megatron_yaml import readable_keys
-from primus_search.space.framework_rules import recompute_parts
+from primus_search.space.rules import recompute_parts
 from primus_search.values.candidates import DEFAULTS, spoken
 from primus_search.values.knobs import KNOB, WORDED, Kind, Scope
 from primus_search.values.machine.framework import Framework, Settings, Spelling

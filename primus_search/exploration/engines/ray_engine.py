@@ -36,15 +36,17 @@ import primus_search
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards import interrupts
-from primus_search.exploration.engines.local_engine import CutOf, IsSpent, never
-from primus_search.exploration.engines.ray_reaper import ClusterReaper, environment
-from primus_search.exploration.engines.task_assignment import (
+from primus_search.exploration.engines.local_engine import (
     MAX_TRIES,
+    CutOf,
+    IsSpent,
     LostTask,
     TaskAssignment,
     WorkerLost,
     most_in_flight,
+    never,
 )
+from primus_search.exploration.engines.ray_reaper import ClusterReaper, environment
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings

@@ -6,7 +6,7 @@ is kept depends on the rows alone and not on who found them first. No step is ex
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -77,12 +77,8 @@ def with_others(ordered: ShortlistRows, others: ShortlistRows, most: int) -> Sho
     for tied in np.flatnonzero(first < end).tolist():
         same = ordered.indices[first[tied] : end[tied]]
         first[tied] += np.searchsorted(same, others.indices[tied])
-    return ShortlistRows(
-        indices=np.insert(ordered.indices, first, others.indices)[:most],
-        step_s=np.insert(ordered.step_s, first, others.step_s)[:most],
-        memory_bytes=np.insert(ordered.memory_bytes, first, others.memory_bytes)[:most],
-        expected_s=np.insert(ordered.expected_s, first, others.expected_s)[:most],
-    )
+    columns = ((f.name, ordered.__getattribute__(f.name), others.__getattribute__(f.name)) for f in fields(others))
+    return ShortlistRows(**{name: np.insert(mine, first, new)[:most] for name, mine, new in columns})
 
 
 def _merged(rows: ShortlistRows) -> ShortlistRows:

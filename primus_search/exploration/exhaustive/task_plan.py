@@ -1,7 +1,6 @@
 """Cut the space into tasks, and choose the engine that will do them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -146,17 +145,8 @@ def _searched_orders(enumerator: Enumerator) -> int:
     return int(np.count_nonzero(is_searched[example]))
 
 
-@contextmanager
-def open_engine(funnel: Funnel, name: str, workers: int, ray_address: str) -> Iterator[Engine]:
-    """The engine of that name; `auto` takes this machine, and Ray where an address is given."""
-    engine = _engine(funnel, name, workers, ray_address)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-def _engine(funnel: Funnel, name: str, workers: int, ray_address: str) -> Engine:
+def open_engine(funnel: Funnel, name: str, workers: int, ray_address: str) -> Engine:
+    """The engine of that name, to be closed; `auto` takes this machine, and Ray where an address is given."""
     if name not in ("auto", "local", "ray"):
         raise InputError([Problem("--engine", f"{name!r} is no engine; use auto, local or ray")])
     if name == "local" and ray_address:

@@ -4,7 +4,7 @@ Written at the end of a search, and again, in part, when its first rows are meas
 """
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cost.memo import in_codes
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.result import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
-from primus_search.exploration.run_folder.run_facts import read_facts, read_written
+from primus_search.exploration.run_folder.saved_run import read_facts, read_written
 from primus_search.values.candidates import COLUMN_NAMES, Bools
 from primus_search.values.knobs import WORDED
 
@@ -208,9 +208,9 @@ class Kept:
         was_run = np.array([word == RUN for word in words], dtype=np.bool_)[codes]
         return np.asarray(self.column("headroom_bytes") >= 0.0, dtype=np.bool_) | was_run
 
-    def best(self, mask: Callable[["Kept"], Bools]) -> Mapping[str, Any] | None:
-        """The fastest row that fits of those that `mask` selects, None where there is none."""
-        rows = np.flatnonzero(mask(self) & self.may_run) if len(self) else np.zeros(0, dtype=np.int64)
+    def best(self, knob: str, word: Any) -> Mapping[str, Any] | None:
+        """The fastest row that fits of those with that word of a knob, None where there is none."""
+        rows = np.flatnonzero((self.column(knob) == word) & self.may_run) if len(self) else np.zeros(0, dtype=np.int64)
         return None if not len(rows) else self.row(int(rows[self.speed[rows].argmax()]))
 
     def row(self, index: int) -> dict[str, Any]:

@@ -28,10 +28,10 @@ from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import guarded
 from primus_search.exploration.answer import answer_of
+from primus_search.exploration.findings import SEARCHED, Journal
 from primus_search.exploration.result import Rung, SearchResult, ladder
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
-from primus_search.exploration.run_folder.journal import Journal, OtherSearch
-from primus_search.exploration.run_folder.run_facts import QUESTION, file_facts, fingerprint, must_be_asked
+from primus_search.exploration.run_folder.saved_run import QUESTION, file_facts, fingerprint, must_be_asked
 from primus_search.space import Space
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class RunFolder:
             lock.close()
             what = "another run is writing here; wait for it or choose another folder"
             raise InputError([Problem(f"--out {path}", what)]) from error
-        for name in FILES:
-            (path / f".{name}{TEMPORARY}").unlink(missing_ok=True)
+        for left in path.glob(f".*{TEMPORARY}"):  # behind a run that was killed
+            left.unlink(missing_ok=True)
         # A forked worker must not hold the lock on behalf of a driver that was killed.
         os.register_at_fork(after_in_child=lock.close)
         return cls(path, lock)
@@ -126,14 +126,12 @@ class RunFolder:
 
         unlimited = replace(funnel.space.search, method="exhaustive", budget_candidates=0, budget_seconds=0.0, top_k=1)
         searched = fingerprint(replace(funnel.space, search=unlimited))
-        identity = {"search": searched, "keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
-        identity |= {"version": __version__, "code": fingerprint_of(PACKAGE), "numpy": np.__version__}
+        identity = {SEARCHED: searched, "--keep": funnel.keep, "chunk_rows": CHUNK_ROWS}
+        identity |= {"version": __version__, "source files": fingerprint_of(PACKAGE), "NumPy": np.__version__}
         path = self.path / "journal.bin"
         try:
             found = Journal.resume(path, identity, funnel.keep) if resume else None
             return found or Journal.start(path, identity, task_rows)
-        except OtherSearch as other:
-            raise InputError([Problem(f"--resume {self.path}", _other_search(other))]) from other
         except OSError as error:
             raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
 
@@ -170,26 +168,13 @@ class RunFolder:
             os.fsync(file.fileno())
 
 
-IDENTITY_WORDS = {
-    "search": "space, model, hardware or settings",
-    "keep": "--keep",
-    "numpy": "NumPy",
-    "code": "source files",
-}
-"""What a user calls the parts of a journal's identity; a part that is not listed goes by its own name."""
-
-
-def _other_search(other: OtherSearch) -> str:
-    """Why a journal cannot be continued, and what to do."""
-    told = [
-        IDENTITY_WORDS.get(name, name) + ("" if name == "search" else f" {there}, now {here}")
-        for name, there, here in other.differences
-    ]
-    what = f"its journal belongs to another search ({'; '.join(told)} changed)"
-    return f"{what}; give what that run was given, or leave out --resume to start over"
-
-
 # --- contents ------------------------------------------------------------------------------------------------------
+
+
+OF_RESULT = (
+    "engine", "workers", "method", "method_reason", "exact", "raw", "legal", "feasible", "seconds", "peak_rss_bytes",
+)  # fmt: skip
+"""What run.json takes of a result as it is."""
 
 
 def summary(result: SearchResult) -> dict[str, Any]:
@@ -208,27 +193,16 @@ def summary(result: SearchResult) -> dict[str, Any]:
         "nodes": best.choice.cluster.num_nodes,
         "gpus": best.choice.cluster.world,
         "workload": asdict(space.workload),
-        "engine": result.engine,
-        "workers": result.workers,
-        "seed": space.search.seed,
-        "method": result.method,
-        "method_reason": result.method_reason,
-        "objective": space.search.objective,
-        "memory_margin": space.search.memory_margin,
-        "exact": result.exact,
+        **{name: result.__getattribute__(name) for name in OF_RESULT},
+        **{name: space.search.__getattribute__(name) for name in ("seed", "objective", "memory_margin")},
         "complete": result.is_complete,
         "notes": [*result.space.notes, *result.notes],
-        "raw": result.raw,
-        "legal": result.legal,
-        "feasible": result.feasible,
         "removed": [
             {"rule": name, "rows": count, "reason": result.reasons[name]} for name, count in result.removed.items()
         ],
         "stages": [
             {"name": s.name, "rows": s.rows, "seconds": s.seconds, "rows_per_s": s.rows_per_s} for s in result.stages
         ],
-        "seconds": result.seconds,
-        "peak_rss_bytes": result.peak_rss_bytes,
         "clusters": [
             {
                 "labels": dict(found.choice.labels),

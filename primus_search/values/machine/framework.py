@@ -1,7 +1,7 @@
 """A framework as a contract: what a launcher can express, under which keys, what it requires and what it refuses.
 
 Shipped contracts are files, `hardware/frameworks/*.yaml`, where each entry names the framework's file, line and
-release. `space.framework_rules` turns a contract into legality rules, `export` writes and reads its keys.
+release. `space.rules` turns a contract into legality rules, `export` writes and reads its keys.
 
     megatron.schedules["interleaved"].most is None          # any number of virtual stages from `least` on
     megatron.spellings["fp8"].values["mxfp8"]                   # {"fp8_format": "hybrid", "fp8_recipe": "mxfp8"}
