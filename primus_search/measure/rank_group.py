@@ -4,7 +4,6 @@ to train for real. gloo on CPU, NCCL or RCCL on GPUs."""
 import multiprocessing
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -128,7 +127,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def run_forked(payload: dict[str, Any]) -> list[dict[str, Any]]:
-    """The outcome of every job, in order: {"verdict", "value", "cause", "wall_s"}.
+    """The outcome of every job, in order: {"verdict", "value", "cause"}.
 
     Payload: jobs ({"function", "payload", "limit_s"}), warm (a function called once before the first job), threads; and
     what `run_ranks` adds. Every job's payload gains rank, ranks, threads, a meeting of its own and `resident_bytes`,
@@ -157,16 +156,12 @@ def prefer() -> None:
 
 
 def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    started = time.perf_counter()
     reader, writer = _FORK.Pipe(duplex=False)
     child = _FORK.Process(target=_answer, args=(function, payload, writer, os.getpid()))
     child.start()
     writer.close()
-    outcome = {
-        "verdict": isolate.ProcessVerdict.HANG.value,
-        "value": None,
-        "cause": f"no result within {limit_s:.0f} s",
-    }
+    hang = isolate.ProcessVerdict.HANG.value
+    outcome = {"verdict": hang, "value": None, "cause": f"no result within {limit_s:.0f} s"}
     try:
         if reader.poll(limit_s):
             outcome = reader.recv()
@@ -178,7 +173,7 @@ def _forked(function: str, payload: dict[str, Any], limit_s: float) -> dict[str,
         reader.close()
         child.kill()
         child.join()
-    return outcome | {"wall_s": time.perf_counter() - started}
+    return outcome
 
 
 def _answer(function: str, payload: Mapping[str, Any], writer: "Connection[Any, Any]", parent: int) -> None:

@@ -12,7 +12,7 @@ from primus_search.declare.source import read
 from primus_search.runs.published import measured_table
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, number_of
 from primus_search.values.measured_run import on_stack
-from tools.docs.stack_table import documented
+from tools.docs.generated import documented
 
 TRAINING = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 

@@ -11,8 +11,8 @@ from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus_search.measure.modules.attention_modules import without_kernel
 from primus_search.measure.modules.fused_operations import applied
+from tests.support.attention_kernel import without_kernel
 
 Computation = Callable[..., Tensor]
 Options = tuple[tuple[str, int], ...]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor
 
-from primus_search.measure.modules.attention_modules import without_kernel
+from tests.support.attention_kernel import without_kernel
 
 
 def short_convolution(x: Tensor, weight: Tensor, *, activated: int = 1) -> Tensor:

@@ -14,6 +14,9 @@ from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import hidden_states
 from primus_search.values.candidates import GroupedGemm
 from primus_search.values.model import LayerKind, Model
+from tests.support.attention_kernel import count_attention
+
+count_attention()
 
 
 def layer_flops(model: Model, shard: Shard, kind: LayerKind) -> tuple[float, float]:

@@ -25,7 +25,7 @@ from primus_search.runs.validate.score_runs import Refitted, duplicate_weights, 
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.measured_run import MeasuredRun
-from tools.docs.fitted_numbers import count_fitted
+from tools.docs.generated import count_fitted
 from tools.fit import intervals
 from tools.fit.intervals import FAR, HONEST, NEW_REGIME, bands_of_others, regime_of
 from tools.fit.supposed_software import WITHOUT_RUNS

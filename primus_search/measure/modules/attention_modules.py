@@ -1,9 +1,8 @@
 """The score and value product of attention, on a device or under a trace.
 
 On a device torch's own `scaled_dot_product_attention` picks the kernel (cuDNN, flash, memory-efficient, CPU flash).
-Under `FakeTensorMode` an operation without kernel stands in for it: it keeps what flash attention keeps (queries,
-keys, values, output and one fp32 log-sum per query and head; Dao 2023, arXiv:2307.08691) and counts the causal FLOPs
-exactly, where torch's own counter takes the full square.
+Under `FakeTensorMode` a function without kernel stands in for it, which keeps what flash attention keeps: queries,
+keys, values, output and one fp32 log-sum per query and head (Dao 2023, arXiv:2307.08691).
 
 Mixers that torch has a kernel for and the fields of plain attention cannot hold, as one rank holds them.
 
@@ -21,7 +20,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
-from torch.utils.flop_counter import register_flop_formula
 
 from primus_search.measure.modules.fused_operations import (
     MissingKernelError,
@@ -100,60 +98,35 @@ def exchanged(out: Tensor) -> Tensor:
     return out.transpose(1, 2).clone().transpose(1, 2)
 
 
-def without_kernel(schema: str, *, fake: Callable[..., Any], flops: Callable[..., int]) -> None:
-    """Define the operation `primus_search::schema`, which only traces run: what it returns there, and its FLOPs.
-
-    `flops` takes the shapes of the tensors among its arguments.
-    """
-    name = schema.partition("(")[0]
-    torch.library.define(f"primus_search::{name}", schema.removeprefix(name))
-    torch.library.register_fake(f"primus_search::{name}", fake)
-    register_flop_formula(torch.ops.primus_search.__getattr__(name))(flops)
-
-
 def traced_attention(q: Tensor, k: Tensor, v: Tensor, reads: float, *beside: Tensor) -> Tensor:
     """Attention without a kernel of queries to `reads` keys each, on average; `beside` is kept for backward as well."""
     return applied(_TracedAttention, q, k, v, reads, *beside)
 
 
-def _empty_attention(q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor]:
+def forward_kernel(q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, Tensor]:
+    """What stands for a kernel in a trace: its output and log-sums. Tests count the FLOPs of `reads` keys a query."""
     # Kernels write [batch, seq, heads, dim], which the output projection then reads without a copy.
     out = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1]).transpose(1, 2)
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
-def _attention_flops(q: list[int], k: list[int], v: list[int], reads: float, **_: Any) -> int:
-    batch, heads, seq, qk_dim = q
-    return round(2.0 * batch * heads * seq * reads * (qk_dim + v[-1]))
-
-
-without_kernel(
-    "attention(Tensor q, Tensor k, Tensor v, float reads) -> (Tensor, Tensor)",
-    fake=_empty_attention,
-    flops=_attention_flops,
-)
-# FLOPs twice the forward's: four products of the algorithm; the fifth, which flash kernels redo, is no model FLOP.
-without_kernel(
-    "attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, float reads) -> (Tensor, Tensor, Tensor)",
-    fake=lambda grad, *inputs: tuple(torch.empty_like(tensor) for tensor in inputs[:3]),
-    flops=lambda grad, *forward, **_: 2 * _attention_flops(*forward),
-)
+def backward_kernel(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, reads: float) -> tuple[Tensor, ...]:
+    """Gradients of queries, keys and values in a trace."""
+    return tuple(map(torch.empty_like, (q, k, v)))
 
 
 class _TracedAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, reads: float, *beside: Tensor) -> Tensor:
-        out, log_sum = torch.ops.primus_search.attention(q, k, v, reads)
+        out, log_sum = forward_kernel(q, k, v, reads)
         ctx.save_for_backward(q, k, v, out, log_sum, *beside)
         ctx.reads = reads
-        result: Tensor = out
-        return result
+        return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, _, _, *beside = ctx.saved_tensors
-        found = torch.ops.primus_search.attention_backward(grads[0], q, k, v, ctx.reads)
-        return (*found, None, *(torch.empty_like(tensor) for tensor in beside))
+        return (*backward_kernel(grads[0], q, k, v, ctx.reads), None, *map(torch.empty_like, beside))
 
 
 MODULES: dict[type[Mixer], Callable[..., nn.Module]] = {}  # modules of further mixers, by type

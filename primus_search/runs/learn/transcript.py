@@ -43,13 +43,8 @@ _ORIGIN = re.compile(r"(?<=[.\]}])(?:updated|default)$")
 """How GPT-NeoX ends a line of its dump, behind dots that fill it up."""
 _FLAG = re.compile(r"--([A-Za-z][\w.-]{0,120})(?:=|\s{1,80})('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
 _WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
-_SMI_LIST = re.compile(r"GPU \d{1,4}: (.{1,100}?) \(UUID")
-_SMI_TABLE = re.compile(
-    r"\|\s{1,8}\d{1,4}\s{1,8}((?:NVIDIA|Tesla|AMD|Quadro|GeForce) [\w. -]{1,60}?)\s{1,40}(?:On|Off|N/A)\b"
-)
-_CAPACITY = re.compile(r"(?:GPU|CUDA|HIP|XPU) capacity: (.{1,100}?)(?: \(\d{1,4}\))? with ([\d.]{1,12})\s{0,8}GiB")
-_INSTINCT = re.compile(r"\b(AMD Instinct MI\d+\w*)")
 _INCIDENTS = table("incidents")
+_DEVICES = tuple(map(re.compile, _INCIDENTS["devices"]))
 _NO_ARGUMENTS = ("[OKAY]", "[NO]", "installed .. ", "config.py:")
 """Marks of dotted lines that report DeepSpeed's build and its own configuration."""
 _COMMENT = re.compile(r"(?<!\s)\s++#.*$")
@@ -143,7 +138,7 @@ def observe_common(seen: Transcript, line: str) -> None:
 
 
 def _observe_device(seen: Transcript, line: str) -> None:
-    for pattern in (_SMI_LIST, _SMI_TABLE, _CAPACITY, _INSTINCT):
+    for pattern in _DEVICES:
         found = pattern.search(line)
         if found and found[1].strip(" .") not in seen.devices:
             seen.devices.append(found[1].strip(" ."))

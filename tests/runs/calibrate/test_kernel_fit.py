@@ -20,7 +20,7 @@ from primus_search.measure.device.device_table import COLUMNS, to_csv
 from primus_search.runs.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, leaves, number_at, with_fitted
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point, PointTable, read_points
 from primus_search.values.candidates import Fp8
-from tools.docs.fitted_numbers import count_fitted
+from tools.docs.generated import count_fitted
 
 ROOT = Path(__file__).parents[3]
 H200 = load_hardware("h200").accelerator
