@@ -185,7 +185,7 @@ class Explained:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval and probability of fitting of this candidate alone."""
-        return confidence(self.space.model, self.choice.cluster, self.one.fp8, self.projection)
+        return confidence(self.job, self.one, self.projection)
 
     @cached_property
     def coverage(self) -> tuple[Covered, ...]:

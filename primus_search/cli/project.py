@@ -158,7 +158,7 @@ def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, An
     from primus_search.declare.evidence_files import load_ranges
     from primus_search.exploration.neighbours import figures_of
 
-    of, sure = figures_of(p, 0), confidence(space.model, space.cluster, one.fp8, p)
+    of, sure = figures_of(p, 0), confidence(space.job, one, p)
     job = space.workload
     feasible, fits = bool(p.fits[0]), float(sure.fits[0])
     return {

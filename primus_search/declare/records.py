@@ -184,7 +184,7 @@ def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) 
 
 
 EXTENDS, VARIANTS = "extends", "variants"
-OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "tables"})
+OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "own_runs", "tables"})
 """Top-level keys that are not inherited."""
 
 ANY = "any"

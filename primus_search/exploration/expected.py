@@ -27,7 +27,7 @@ import numpy as np
 
 from primus_search.base.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
-from primus_search.cost.confidence.uncertainty import site_ratio
+from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, site_ratio
 from primus_search.cost.project import Projector
 from primus_search.cost.state_formats import state_bytes
 from primus_search.declare.evidence_files import load_switches
@@ -44,12 +44,12 @@ gives what the cost model says; the ends of the 90 % interval are those of the e
 
 
 def expected_shares(projector: Projector, table: Candidates, projected_s: Floats) -> Floats:
-    """Expected over projected rate of every row, at most 1; `projected_s`: seconds of their projected steps."""
+    """Expected over projected rate of every row, at most `most_ratio`; `projected_s`: seconds of projected steps."""
     job = projector.job
     evidence = _evidence(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
-    shares: Floats = np.full(len(table), site_ratio(job.cluster, job.model))
+    shares: Floats = site_ratio(job.cluster, job.model) * run_ratio(job, table)
     if len(rows):
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] *= evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
@@ -59,10 +59,10 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
 def expected_step_s(projector: Projector, enumerator: Enumerator, rows: ShortlistRows) -> Floats:
     """Seconds of the expected step of candidates, without the noise of sums; at least those of the projected one.
 
-    The shift of the whole site, which changes no order on one cluster, is left out.
+    The largest shift of the whole site, which changes no order on one cluster, is left out.
     """
     shares = expected_shares(projector, enumerator.rows(rows.indices), rows.step_s)
-    return without_noise(rows.step_s / (shares / site_ratio(projector.job.cluster, projector.job.model)))
+    return without_noise(rows.step_s / (shares / most_ratio(projector.job.cluster, projector.job.model)))
 
 
 def _evidence(stack: Stack) -> SwitchEvidence:

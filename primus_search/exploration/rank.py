@@ -9,7 +9,7 @@ import numpy as np
 
 from primus_search.base.errors import InputError, NothingFits, Problem
 from primus_search.base.units import GB
-from primus_search.cost.confidence.uncertainty import TIE, site_ratio
+from primus_search.cost.confidence.uncertainty import TIE, most_ratio
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
@@ -81,7 +81,7 @@ def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
 def _none_was_cut(ranking: RankingTable) -> bool:
     """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
     fit = np.flatnonzero(ranking.is_fit)
-    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * site_ratio(
+    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * most_ratio(
         ranking.job.cluster, ranking.job.model
     )
     return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))

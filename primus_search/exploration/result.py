@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
-from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, site_ratio, ties_with_best
+from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, run_ratio, site_ratio, ties_with_best
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD, OUT_OF_MEMORY, Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -93,7 +93,7 @@ class RankingTable:
 
     @cached_property
     def _projected_confidence(self) -> Confidence:
-        return confidence(self.job.model, self.job.cluster, self.candidates.fp8, self.projection)
+        return confidence(self.job, self.candidates, self.projection)
 
     @cached_property
     def fits(self) -> Floats:
@@ -111,9 +111,8 @@ class RankingTable:
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
         comparable = was_timed if was_timed.any() else may_run  # projected times do not compare with measured ones
         first = np.isin(np.arange(len(self)), self.order[:1])
-        switches = self.expected_shares / site_ratio(
-            self.job.cluster, self.job.model
-        )  # the interval is of the site already
+        job = self.job  # the interval is of the site and its runs already
+        switches = self.expected_shares / (site_ratio(job.cluster, job.model) * run_ratio(job, self.candidates))
         return replace(
             sure,
             expected=rate,

@@ -139,7 +139,7 @@ def _trace_top(before: Revalidation, job: Job, c: Candidates, top_k: int, memory
 
 def _sure(job: Job, c: Candidates, projection: Projection, measured_fits: Mapping[int, float]) -> Bools:
     """Rows that FIT."""
-    fits = confidence(job.model, job.cluster, c.fp8, projection).fits
+    fits = confidence(job, c, projection).fits
     fits[list(measured_fits)] = list(measured_fits.values())
     return (fits >= FIT_THRESHOLD) & (projection.headroom_bytes >= 0.0)
 

@@ -15,8 +15,14 @@ runs, the rate to expect is shifted and its band has the error of the site besid
     log(measured / projected) ~ log(mean_ratio) + t(site^2 + group^2 + configuration^2)
 
 Rows of one ranking share site and group, so that their ratio has the configuration's error alone (`comparison`).
+
+After own runs of a model on a device the error of a row there is a Gaussian process over configurations, so that a row
+near a run has much of what the stack leaves of that run (`run_ratio`):
+
+    log(expected / projected) = log(site_ratio) + sum over runs of log(ratio) * likeness(row, run)
 """
 
+import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -25,9 +31,10 @@ import numpy as np
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection, fit_probability
-from primus_search.values.candidates import Bools, Floats, Fp8, Ints
+from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Recompute, Sharding
+from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import ErrorBand, SiteErrors, Stack
+from primus_search.values.machine.stack import ErrorBand, OwnRun, SiteErrors, Stack
 from primus_search.values.model import Model
 
 UNKNOWN = ErrorBand(low=0.7, high=1.3, runs=0.0)
@@ -112,6 +119,48 @@ def site_ratio(cluster: Cluster, model: Model) -> float:
         found = band(cluster, model, Fp8.NONE)
         return float(np.sqrt(found.low * found.high)) if found.runs > 0.0 else 1.0
     return 1.0 if cluster.site is None or known is Knowledge.VENDOR else cluster.site.mean_ratio
+
+
+LIKENESS, REACH = 0.10, 2.0
+"""Standard deviation of what configurations of one model on one device have in common with near ones, as a logarithm,
+and the distance (`places_of`) at which the correlation of two falls to exp(-1/2). Half of twelve publishers chose
+them (docs/dev/learning_log.md), 2026-11-24."""
+
+
+def places_of(job: Job, table: Candidates) -> Floats:
+    """Where every row lies among configurations of its model: doublings of degrees, micro-batch, devices and sequence
+    length, and steps of what is recomputed, sharded and of low precision; (rows, coordinates)."""
+    ones = np.ones(len(table))
+    sizes = (table.tp, table.pp, table.vpp, table.cp, table.ep, table.micro_batch_size)
+    whole = (ones * job.cluster.world, ones * job.workload.seq_length)
+    is_full = table.recompute & Recompute.FULL > 0
+    steps = (is_full, (table.recompute > 0) & ~is_full, table.fp8 > 0, table.sharding >= Sharding.FSDP2)
+    return np.column_stack([*(np.log2(size) for size in (*sizes, *whole)), *steps]).astype(np.float64)
+
+
+def likeness(rows: Floats, runs: Floats) -> Floats:
+    """Correlation of the errors of rows and runs of one model on one device, by their places: (rows, runs)."""
+    squares = ((rows[:, None] - runs[None]) ** 2).sum(axis=2)
+    return np.asarray(np.exp(-0.5 * squares / REACH**2))
+
+
+def _own_runs(cluster: Cluster, model: Model) -> list[OwnRun]:
+    mine = own_regime(shape_of(model), cluster.accelerator.name) if cluster.stack.own_runs else ""
+    return [run for run in cluster.stack.own_runs.values() if run.regime == mine]
+
+
+def run_ratio(job: Job, table: Candidates) -> Floats:
+    """What own runs of the model near every row say of its rate, over that of all rows of the model (`site_ratio`)."""
+    runs = _own_runs(job.cluster, job.model)
+    if not runs:
+        return np.ones(len(table))
+    ratios = np.log([run.ratio for run in runs])
+    return np.asarray(np.exp(likeness(places_of(job, table), np.array([run.place for run in runs])) @ ratios))
+
+
+def most_ratio(cluster: Cluster, model: Model) -> float:
+    """A bound of `site_ratio` * `run_ratio` of any row."""
+    return site_ratio(cluster, model) * math.prod(max(run.ratio, 1.0) for run in _own_runs(cluster, model))
 
 
 def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
@@ -217,14 +266,14 @@ class Confidence:
     comparison: float
 
 
-def confidence(model: Model, cluster: Cluster, fp8: Ints, p: Projection) -> Confidence:
+def confidence(job: Job, table: Candidates, p: Projection) -> Confidence:
     """What may be said of every row beside its figures."""
-    rate = p.tokens_per_s_per_gpu
-    found = interval(cluster, model, fp8, rate)
+    cluster, model, rate = job.cluster, job.model, p.tokens_per_s_per_gpu
+    found, near = interval(cluster, model, table.fp8, rate), run_ratio(job, table)
     return Confidence(
-        expected=found.expected,
-        low=found.low,
-        high=found.high,
+        expected=found.expected * near,
+        low=found.low * near,
+        high=found.high * near,
         runs=found.runs,
         fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster, model)),
         ties_with_best=ties_with_best(rate),

@@ -254,11 +254,6 @@ def coordinates(stack: Stack) -> Floats:
     return np.array([n.coordinate(float(number_of(stack, n.field))) for n in NUMBERS])
 
 
-def bounds() -> tuple[Floats, Floats]:
-    """Lowest and highest coordinate of every number."""
-    return np.array([n.coordinate(n.low) for n in NUMBERS]), np.array([n.coordinate(n.high) for n in NUMBERS])
-
-
 def at(stack: Stack, x: Floats) -> Stack:
     """The stack with its numbers at coordinates, inside their bounds."""
     return with_numbers(stack, {n.field: n.value(float(c)) for n, c in zip(NUMBERS, x, strict=True)})
@@ -295,4 +290,4 @@ def rates_and_slopes(job: Job, stacks: Sequence[Stack], table: Candidates) -> li
 
 def without_numbers(stack: Stack) -> Stack:
     """What a stack is apart from its numbers: equal for stacks that differ in numbers, name and bands alone."""
-    return replace(at(stack, np.zeros(len(NUMBERS))), name="", errors={}, is_assumed=False)
+    return replace(at(stack, np.zeros(len(NUMBERS))), name="", errors={}, own_runs={}, is_assumed=False)

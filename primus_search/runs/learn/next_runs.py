@@ -3,7 +3,7 @@
 Rates of the ranking's rows are sampled from the posterior over the software (hypotheses, their numbers, an error of its
 own for every row). The regret of a choice is what it lies below the best row, over the best row, averaged over samples.
 A run of one row re-weights the samples by how well they agree with what it may measure, which itself is sampled; the
-choice after it is the best one under those weights. Rows are picked one by one, each given those before it.
+choice after it is the best one under those weights. PlacedRows are picked one by one, each given those before it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from primus_search.exploration.own_runs import own_rates
 from primus_search.runs.learn import posterior as mixtures
 from primus_search.runs.learn.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
-from primus_search.runs.learn.posterior import Lines, Posterior, Reference, RunGroup
+from primus_search.runs.learn.posterior import Lines, PlacedRows, Posterior, Reference
 from primus_search.runs.learn.site_stack import suggested_by
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
@@ -25,7 +25,7 @@ OUTCOMES = 64
 """Measurements that are tried of every configuration, samples of the posterior themselves."""
 
 MOST_ROWS = 64
-"""Rows of the ranking, from the first, that may be best or be run."""
+"""PlacedRows of the ranking, from the first, that may be best or be run."""
 
 RUN_NOISE = 0.02
 """Relative standard deviation of one measured run."""
@@ -60,13 +60,15 @@ def sampled_rates(
     lines: Sequence[Lines],
     seed: int,
     known: Mapping[int, float] | None = None,
-    group: RunGroup | None = None,
+    rows: PlacedRows | None = None,
 ) -> Floats:
     """Samples of tokens/s/GPU of every row, (samples, rows). known: rates of rows that were run, 0 where one cannot.
 
-    group: model and device of all rows; what runs said of it counts, its own error is the same in every row.
+    rows: where they lie; what runs said of their model, device and neighbours counts. What is not known of the model
+    on the device is the same in every row.
     """
     rng = np.random.default_rng(seed)
+    members, left = (None, None) if rows is None else posterior.shares(rows)
     found = []
     counts = rng.multinomial(SAMPLES, posterior.weights)
     for i, count in enumerate(counts.tolist()):
@@ -74,12 +76,12 @@ def sampled_rates(
             line = lines[i]
             means = np.concatenate([posterior.moved[i], posterior.shared[i]])
             moved = rng.multivariate_normal(means, posterior.joint[i], count, "raise", 1e-6)
-            members = np.array([float(one == group) for one in posterior.groups])
-            found.append(
-                line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + (moved[:, len(NUMBERS) :] @ members)[:, None]
-            )
+            errors = 0.0 if members is None else moved[:, len(NUMBERS) :] @ members.T
+            found.append(line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + errors)
     logs = np.concatenate(found)
-    spread = mixtures.MODEL_ERROR * (group.spread if group is not None else 1.0)
+    if rows is not None and left is not None:
+        logs += rng.multivariate_normal(np.zeros(len(left)), left, len(logs), "ignore")
+    spread = mixtures.MODEL_ERROR * (1.0 if rows is None else rows.spreads)
     rates = np.asarray(np.exp(logs + spread * rng.standard_normal(logs.shape)))
     for row, rate in (known or {}).items():
         rates[:, row] = max(rate, NEVER) * np.exp(RUN_NOISE * rng.standard_normal(len(rates)))
@@ -145,7 +147,7 @@ def next_runs(
     budget_gpu_hours: float = np.inf,
     seed: int = 0,
 ) -> RunsToMake:
-    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: seconds of a step per row.
+    """PlacedRows of a ranking to run next on a job, given the runs that are known; `step_s`: seconds of a step per row.
 
     known: rates of rows that are runs themselves, 0 where one cannot run; they are not run again.
     """
@@ -154,8 +156,9 @@ def next_runs(
     pointed, models = suggested_by(runs), {job.model, *(run.model for run in runs)}
     hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=pointed, models=models)
     posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
-    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], [Reference(job=job, table=table)])
+    every = [Reference(job=job, table=table)]
+    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], every)
     known = known if known is not None else own_rates(job, table, runs)
-    rates = sampled_rates(posterior, lines, seed, known, mixtures.group_of(job))
+    rates = sampled_rates(posterior, lines, seed, known, mixtures.rows_of(every))
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
     return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

@@ -2,14 +2,15 @@
 
 Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates around its centre,
 
-    y = f + J (x - x0) + g + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
+    y = f + J (x - x0) + g + u + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
 
 so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
-ten runs of one model do not count as ten of different ones; it is a coordinate like the numbers, and what the runs say
-of it counts where rows of that model and device are projected. Hypotheses are weighted by their prior and by the
-marginal likelihood of the runs; each takes part twice, with free numbers and with one factor alone. Likelihood and
-errors of runs have the tails of a Student's t: one run that is off must not decide. Peaks of memory count in the
-weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
+ten runs of one model do not count as ten of different ones; `u` is a Gaussian process over their configurations, so
+that errors of near ones are alike (`cost.confidence.uncertainty.likeness`). Both are coordinates like the numbers, and
+what the runs say of them counts where rows of that model and device are projected. Hypotheses are weighted by their
+prior and by the marginal likelihood of the runs; each takes part twice, with free numbers and with one factor alone.
+Likelihood and errors of runs have the tails of a Student's t: one run that is off must not decide. Peaks of memory
+count in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,9 +20,9 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import ndtr
 
-from primus_search.base.bounded import bounded_minimum
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
+from primus_search.cost.confidence.uncertainty import LIKENESS, likeness, places_of
 from primus_search.cost.project import Projector
 from primus_search.runs.learn import hypotheses as software
 from primus_search.runs.learn.hypotheses import NUMBERS, Hypothesis
@@ -31,15 +32,11 @@ from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, overridden
 
-MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.08, 0.12, 1.5
-"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run, of all runs of
-one model on one device, and how many times as large both are with experts. 90 % intervals of the mixture then hold 94,
-91 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own, 2026-11-24; 0.08, 0.08 and 1, without
-hypotheses of one factor, held 90, 85 and 91 %. Chosen on these publishers."""
-
-EQUIVALENT_SHARE, FOLLOWING_STEPS = 0.1, 2
-"""Standard deviation at which an equivalent stack follows the mixture's mean log-rate, in standard deviations of the
-mixture, and Gauss-Newton steps to it."""
+MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.06, 0.12, 1.5
+"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run beside what near
+configurations share, of all runs of one model on one device, and how many times as large both are with experts. 90 %
+intervals of the mixture then hold 95, 92 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own,
+2026-11-24 (docs/dev/learning_log.md). Chosen on these publishers."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
@@ -71,6 +68,34 @@ class RunGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PlacedRows:
+    """Groups of runs or candidates, and their places among configurations: (rows, coordinates)."""
+
+    groups: tuple[RunGroup, ...]
+    places: Floats
+
+    @property
+    def spreads(self) -> Floats:
+        """Standard deviations of every row over those of a dense model's."""
+        return np.array([group.spread for group in self.groups])
+
+    def take(self, kept: Sequence[int]) -> "PlacedRows":
+        """Some of the rows."""
+        return PlacedRows(groups=tuple(self.groups[i] for i in kept), places=self.places[list(kept)])
+
+    def in_common(self, runs: "PlacedRows") -> tuple[Floats, Floats]:
+        """Which group of runs every row belongs to, as ones in (rows, groups), and the covariance with every run."""
+        groups = tuple(dict.fromkeys(runs.groups))
+        members = np.array([[float(row == group) for group in groups] for row in self.groups])
+        members = members.reshape(len(self.groups), len(groups))
+        own = np.array([[float(run == group) for group in groups] for run in runs.groups]).reshape(
+            len(runs.groups), len(groups)
+        )
+        near = likeness(self.places, runs.places) * (members @ own.T) * np.outer(self.spreads, runs.spreads)
+        return members, LIKENESS**2 * near
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reference:
     """Candidates of one job on which hypotheses are compared; `habits`: what the run itself sets in any stack."""
 
@@ -97,19 +122,24 @@ class Posterior:
     """What is known after the runs.
 
     moved        coordinates of each hypothesis' numbers less those of its stack
-    groups       models on devices that runs were of (`group_of`)
-    shared       error of each group in each hypothesis
-    joint        covariance of numbers and groups together
+    runs         the runs' groups and places
+    shared       errors of each group and of each run's configuration in each hypothesis
+    joint        covariance of numbers and these errors together
     peak_errors  log(measured / projected) of the runs' peaks on each hypothesis
     """
 
     hypotheses: tuple[Hypothesis, ...]
     weights: Floats
     moved: tuple[Floats, ...]
-    groups: tuple[RunGroup, ...]
+    runs: PlacedRows
     shared: tuple[Floats, ...]
     joint: tuple[Floats, ...]
     peak_errors: tuple[Floats, ...]
+
+    @property
+    def groups(self) -> tuple[RunGroup, ...]:
+        """Models on devices that runs were of."""
+        return tuple(dict.fromkeys(self.runs.groups))
 
     @property
     def covariances(self) -> tuple[Floats, ...]:
@@ -130,7 +160,9 @@ class Posterior:
 
     def of_software(self) -> "Posterior":
         """That of models and devices which no run was of: what the runs say of the software alone."""
-        return replace(self, groups=(), shared=tuple(own[:0] for own in self.shared), joint=self.covariances)
+        return replace(
+            self, runs=self.runs.take([]), shared=tuple(own[:0] for own in self.shared), joint=self.covariances
+        )
 
     def take(self, kept: Sequence[int]) -> "Posterior":
         """That of some hypotheses, of which one is true."""
@@ -139,7 +171,7 @@ class Posterior:
             hypotheses=tuple(self.hypotheses[i] for i in kept),
             weights=weights / weights.sum(),
             moved=tuple(self.moved[i] for i in kept),
-            groups=self.groups,
+            runs=self.runs,
             shared=tuple(self.shared[i] for i in kept),
             joint=tuple(self.joint[i] for i in kept),
             peak_errors=tuple(self.peak_errors[i] for i in kept),
@@ -152,11 +184,18 @@ class Posterior:
         spread = np.array([variance for _, variance in factors])[:, None] + MEMORY_ERROR**2
         return Mixture(weights=self.weights, means=means, variances=np.broadcast_to(spread, means.shape))
 
-    def rates(self, lines: Sequence[Lines], groups: Sequence[RunGroup]) -> "Mixture":
-        """The mixture over log-rates of rows, given each hypothesis' lines for them and the group of each row."""
-        members = _members(groups, self.groups)
-        spreads = np.array([group.spread for group in groups])
-        unknown = spreads**2 * (MODEL_ERROR**2 + GROUP_ERROR**2 * (1.0 - members.sum(axis=1)))
+    def shares(self, rows: PlacedRows) -> tuple[Floats, Floats]:
+        """How the errors of groups and configurations of the runs enter every row, (rows, errors), and the covariance
+        of what these leave to the rows' configurations."""
+        members, near = rows.in_common(self.runs)
+        weights = np.linalg.solve(_process(self.runs), near.T).T
+        return np.concatenate([members, weights], axis=1), _process(rows) - weights @ near.T
+
+    def rates(self, lines: Sequence[Lines], rows: PlacedRows) -> "Mixture":
+        """The mixture over log-rates of rows, given each hypothesis' lines for them."""
+        members, left = self.shares(rows)
+        is_new = 1.0 - members[:, : len(self.groups)].sum(axis=1)
+        unknown = np.diag(left) + rows.spreads**2 * (MODEL_ERROR**2 + GROUP_ERROR**2 * is_new)
         means, spread = [], []
         for line, moved, shared, joint in zip(lines, self.moved, self.shared, self.joint, strict=True):
             slopes = np.concatenate([line.slopes, members], axis=1)
@@ -182,10 +221,6 @@ class Mixture:
     def variance(self) -> Floats:
         """Variance of every row's logarithm."""
         return np.asarray(self.weights @ (self.variances + (self.means - self.mean) ** 2))
-
-    def distances(self, logs: Floats) -> Floats:
-        """Mean square distance of sets of logarithms (sets, rows) from the means, in variances of the rows."""
-        return np.asarray(((logs - self.mean) ** 2 / self.variance).mean(axis=1))
 
     def quantile(self, share: float) -> Floats:
         """The logarithm below which a share of the mixture lies, of every row (bisection)."""
@@ -235,14 +270,22 @@ def group_of(job: Job) -> RunGroup:
     return RunGroup(shape=shape_of(job.model), device=job.accelerator.name, is_moe=job.model.is_moe)
 
 
-def groups_of(references: Sequence[Reference]) -> list[RunGroup]:
-    """The group of every row of all references."""
-    return [group_of(one.job) for one in references for _ in range(len(one.table))]
+def rows_of(references: Sequence[Reference]) -> PlacedRows:
+    """Groups and places of the rows of all references."""
+    places = [places_of(one.job, one.table) for one in references]
+    groups = tuple(group_of(one.job) for one in references for _ in range(len(one.table)))
+    return PlacedRows(groups=groups, places=np.concatenate(places) if places else np.zeros((0, 1)))
 
 
-def _members(rows: Sequence[RunGroup], groups: Sequence[RunGroup]) -> Floats:
-    """Which group every row belongs to, as columns of zeros and ones: (rows, groups)."""
-    return np.array([[float(row == group) for group in groups] for row in rows]).reshape(len(rows), len(groups))
+ALIKE = 1e-6
+"""Share of a configuration's variance that two runs at one place do not have in common, so that covariances of runs
+have an inverse."""
+
+
+def _process(runs: PlacedRows) -> Floats:
+    """Covariance of the errors of the runs' configurations."""
+    _, near = runs.in_common(runs)
+    return np.asarray(near + np.diag(ALIKE * (LIKENESS * runs.spreads) ** 2))
 
 
 def log_rates(stack: Stack, references: Sequence[Reference]) -> Floats:
@@ -317,19 +360,16 @@ def update(seen: Evidence) -> Posterior:
     logs = np.array([h.log_prior for h in hypotheses])
     moved = [np.zeros(len(NUMBERS)) for _ in hypotheses]
     rated = seen.take([i for i, run in enumerate(seen.runs) if run.has_rate])
-    rows = [group_of(run.job) for run in rated.runs]
-    groups = tuple(dict.fromkeys(rows))
-    shared = [np.zeros(len(groups)) for _ in hypotheses]
-    of_groups = np.diag([(GROUP_ERROR * group.spread) ** 2 for group in groups])
-    joint = [block_diag(h.covariance, of_groups) for h in hypotheses]
+    rows = rows_of([reference_of(run) for run in rated.runs])
+    groups, members = dict.fromkeys(rows.groups), rows.in_common(rows)[0]
+    shared = [np.zeros(len(groups) + len(rated.runs)) for _ in hypotheses]
+    joint = [block_diag(h.covariance, _of_groups(rows), _process(rows)) for h in hypotheses]
     if rated.runs:
         measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
-        noise = np.nan_to_num([run.measured.noise for run in rated.runs])
-        error = noise**2 + np.square([MODEL_ERROR * row.spread for row in rows])
-        members = _members(rows, groups)
+        error = own_error(rated.runs)
         with one_blas_thread():
             for i, line in enumerate(rated.lines):
-                slopes = np.concatenate([line.slopes, members], axis=1)
+                slopes = np.concatenate([line.slopes, members, np.eye(len(rated.runs))], axis=1)
                 found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates, error)
                 moved[i], shared[i] = found[: len(NUMBERS)], found[len(NUMBERS) :]
                 logs[i] += likelihood
@@ -340,11 +380,48 @@ def update(seen: Evidence) -> Posterior:
         hypotheses=hypotheses,
         weights=weights / weights.sum(),
         moved=tuple(moved),
-        groups=groups,
+        runs=rows,
         shared=tuple(shared),
         joint=tuple(joint),
         peak_errors=peaks,
     )
+
+
+def own_error(runs: Sequence[MeasuredRun]) -> Floats:
+    """Variance of what each run has of its own: of its configuration alone, and noise between its iterations."""
+    noise = np.nan_to_num([run.measured.noise for run in runs])
+    return np.asarray(noise**2 + np.square([MODEL_ERROR * group_of(run.job).spread for run in runs]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SharedErrors:
+    """What runs leave of a stack: log(measured / projected) of every group, of every run's configuration, and the rest.
+
+    own     weight of every run in the logarithm of the rate at its own place; `places`: where that is
+    """
+
+    groups: Floats
+    own: Floats
+    places: Floats
+    left: Floats
+
+
+def shared_errors(runs: Sequence[MeasuredRun], errors: Floats) -> SharedErrors:
+    """What groups and near configurations have in common of log(measured / projected) of the runs on a stack."""
+    rows = rows_of([reference_of(run) for run in runs])
+    members, process = rows.in_common(rows)[0], _process(rows)
+    if not runs:
+        return SharedErrors(groups=errors, own=errors, places=rows.places, left=errors)
+    before = block_diag(_of_groups(rows), process)
+    found, _, _ = _regress(before, np.concatenate([members, np.eye(len(runs))], axis=1), errors, own_error(runs))
+    groups, near = np.split(found, [members.shape[1]])
+    own = np.linalg.solve(process, near) * (LIKENESS * rows.spreads) ** 2
+    return SharedErrors(groups=groups, own=own, places=rows.places, left=errors - members @ groups - near)
+
+
+def _of_groups(rows: PlacedRows) -> Floats:
+    """Covariance of the errors of the runs' groups."""
+    return np.diag([(GROUP_ERROR * group.spread) ** 2 for group in dict.fromkeys(rows.groups)])
 
 
 def _regress(before: Floats, slopes: Floats, residuals: Floats, plain: Floats) -> tuple[Floats, Floats, float]:
@@ -364,31 +441,6 @@ def _regress(before: Floats, slopes: Floats, residuals: Floats, plain: Floats) -
     covariance = before - gain @ solved[:, 1:]
     distance, determinant = float(residuals @ solved[:, 0]), np.linalg.slogdet(total)[1]
     return gain @ solved[:, 0], covariance, _log_student(distance, determinant, len(residuals))
-
-
-def following(
-    h: Hypothesis, moved: Floats, covariance: Floats, references: Sequence[Reference], target: "Mixture"
-) -> Stack:
-    """The stack with the numbers of a hypothesis, inside their bounds, whose log-rates follow a mixture's means.
-
-    moved, covariance: posterior of its coordinates less those of its stack. A rate weighs by how well the mixture knows
-    it. Rates are no straight lines over the distances that a posterior moves, so slopes are taken again where the
-    numbers have come to (Gauss-Newton).
-    """
-    start = software.coordinates(h.stack)
-    low, high = software.bounds()
-    now = np.clip(start + moved, low, high)
-    with one_blas_thread():
-        information = np.linalg.inv(covariance)
-    weights = 1.0 / (EQUIVALENT_SHARE**2 * target.variance)
-    for _ in range(FOLLOWING_STEPS):
-        (line,) = lines_of([software.at(h.stack, now)], references)
-        left = target.mean - line.rates + line.slopes @ now
-        curvature = information + (line.slopes.T * weights) @ line.slopes
-        pull = information @ (start + moved) + (line.slopes.T * weights) @ left
-        with one_blas_thread():
-            now = bounded_minimum(curvature, pull, now, low, high)
-    return software.at(h.stack, now)
 
 
 def _log_student(distance: float, log_determinant: float, runs: int) -> float:

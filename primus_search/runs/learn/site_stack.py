@@ -1,10 +1,10 @@
 """A site's own stack: the one hypothesis that stands for the posterior, with the posterior's numbers and bands.
 
-A search projects millions of candidates, so one equivalent stack stands for the mixture: the hypothesis whose rates lie
-nearest to the mixture's over the site's runs, their neighbours and some usual jobs, with the numbers with which its
-rates follow the mixture's means there. What runs say of single models on a device, beyond the software, stays out of
-the numbers: it is in the error bands of these models, whose middle is the rate to expect. Written are NAME.yaml, which
-any command takes as a stack, and NAME.runs.parquet, the runs it rests on.
+A search projects millions of candidates, so one stack stands for the mixture: the likeliest hypothesis with its
+posterior numbers. What the runs leave of it is shared out again: that of a model on a device is in the middle of its
+band, that of near configurations in `own_runs` (`cost.confidence.uncertainty.run_ratio`). Both count in the rate to
+expect; widths of bands are the mixture's. Written are NAME.yaml, which any command takes as a stack, and
+NAME.runs.parquet, the runs it rests on.
 
 The two files of a site: `NAME.yaml`, its stack, and `NAME.runs.parquet`, the runs it rests on; and learning again.
 
@@ -31,19 +31,24 @@ from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.search_path import FileKind, shipped
 from primus_search.runs.learn import posterior as mixtures
-from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE, NUMBERS, Hypothesis, shipped_hypotheses
+from primus_search.runs.learn.hypotheses import (
+    FRAMEWORK_STACKS,
+    NOT_SOFTWARE,
+    NUMBERS,
+    Hypothesis,
+    at,
+    coordinates,
+    shipped_hypotheses,
+)
 from primus_search.runs.learn.logged_run import Readings, SaidBeside, measured_run
 from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.posterior import Evidence, Mixture, Posterior, Reference, RunGroup
 from primus_search.values.candidates import Bools, Candidates, Floats, Recompute, degrees, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import GROUP_OF, ErrorBand, Stack, number_of, with_numbers
+from primus_search.values.machine.stack import GROUP_OF, ErrorBand, OwnRun, Stack, number_of, with_numbers
 from primus_search.values.measured_run import MeasuredRun
 from primus_search.values.workload import Workload
-
-FOLLOWED = 3
-"""Hypotheses, nearest to the mixture first, whose numbers are moved to follow it; the nearest is taken."""
 
 MOST_DEVICES = 2
 """Kinds of devices of the runs on which usual jobs are compared."""
@@ -121,39 +126,38 @@ def learn_stack(
     everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
     posterior = posterior.leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
-    groups = mixtures.groups_of(everywhere)
-    rates, software = posterior.rates(lines, groups), posterior.of_software().rates(lines, groups)
+    rows = mixtures.rows_of(everywhere)
+    groups = rows.groups
+    rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
     peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
-    distances = software.distances(software.means) + peaks.distances(peaks.means)
-    likely = np.argsort(distances - 2.0 * np.log(posterior.weights), kind="stable")[:FOLLOWED].tolist()
-    followed = [
-        mixtures.following(posterior.hypotheses[i], posterior.moved[i], posterior.covariances[i], everywhere, software)
-        for i in likely
-    ]
-    left = software.distances(np.array([mixtures.log_rates(stack, everywhere) for stack in followed]))
-    place = int(np.argmin(left + peaks.distances(peaks.means[likely])))
-    nearest = likely[place]
-    chosen = posterior.hypotheses[nearest]
-    stack = _with_peaks(followed[place], runs)
+    likely = int(np.argmax(posterior.weights))
+    chosen = posterior.hypotheses[likely]
+    stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + posterior.moved[likely]), runs)
     own_rates, own_peaks = mixtures.log_rates(stack, everywhere), mixtures.log_peaks(stack, everywhere)
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
     taught = [mixtures.group_of(run.job) for run in rated.values()]
-    shift = {one: float((rates.mean - own_rates)[_of_group(groups, one)].mean()) for one in posterior.groups}
-    errors = [
-        np.log(run.tokens_per_s_per_gpu) - float(own_rates[i]) - shift[one]
-        for (i, run), one in zip(rated.items(), taught, strict=True)
-    ]
-    unexplained = float(np.sqrt(np.mean(np.square(errors)))) if errors else float("nan")
+    measured = np.log([run.tokens_per_s_per_gpu for run in rated.values()])
+    shared = mixtures.shared_errors(list(rated.values()), measured - own_rates[list(rated)])
+    unexplained = float(np.sqrt(np.mean(np.square(shared.left)))) if rated else float("nan")
     wide = _widened(unexplained)
     bands: dict[str, ErrorBand] = {}
     for kind, is_moe in (("dense", False), ("moe", True)):
-        rows, count = np.array([one.is_moe is is_moe for one in groups]), sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _band(software, own_rates, rows, count, wide)
-    for group in posterior.groups:
-        rows = _of_group(groups, group)
-        bands[own_regime(group.shape, group.device)] = _band(rates, own_rates, rows, taught.count(group), wide)
-    bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[nearest]))
-    stack = replace(stack, name=name, errors=bands, is_assumed=False)
+        members = np.array([one.is_moe is is_moe for one in groups])
+        count = sum(one.is_moe is is_moe for one in taught)
+        bands[kind] = _band(software, own_rates, members, count, wide)
+    for group, error in zip(posterior.groups, shared.groups.tolist(), strict=True):
+        found = _band(rates, own_rates, _of_group(groups, group), taught.count(group), wide)
+        half, middle = np.sqrt(found.high / found.low), np.exp(error)
+        name_of = own_regime(group.shape, group.device)
+        bands[name_of] = replace(found, low=float(middle / half), high=float(middle * half))
+    bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[likely]))
+    own_runs = {
+        run.id: OwnRun(regime=own_regime(group.shape, group.device), place=tuple(place), ratio=ratio)
+        for run, group, place, ratio in zip(
+            rated.values(), taught, shared.places.tolist(), np.exp(shared.own).tolist(), strict=True
+        )
+    }
+    stack = replace(stack, name=name, errors=bands, own_runs=own_runs, is_assumed=False)
     return SiteStack(
         stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained, doubt=doubt
     )
@@ -261,10 +265,19 @@ def stack_yaml(site: SiteStack, date: str) -> str:
         key: {end: {"value": round(float(band.__getattribute__(end)), 4), "source": source} for end in ends}
         for key, band in site.stack.errors.items()
     }
+    runs = {
+        name: {
+            "regime": run.regime,
+            "place": {"value": [round(at, 3) for at in run.place], "source": source},
+            "ratio": {"value": round(run.ratio, 4), "source": source},
+        }
+        for name, run in site.stack.own_runs.items()
+    }
     weights = "; ".join(f"{name} {weight:.2f}" for name, weight in site.leading)
     head = f"# Software of a site, {source}.\n# Probabilities of the hypotheses: {weights}.\n"
     head += f"# {site.warning}.\n" if site.warning else ""
     data = {"name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
+    data |= {"own_runs": runs} if runs else {}
     return head + "".join(_block(key, value) for key, value in data.items())
 
 

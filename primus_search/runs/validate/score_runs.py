@@ -13,7 +13,7 @@ import numpy as np
 from primus_search.base.cores import spread
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.units import GB
-from primus_search.cost.confidence.uncertainty import interval, is_doubtful, memory_error
+from primus_search.cost.confidence.uncertainty import interval, is_doubtful, memory_error, run_ratio
 from primus_search.cost.memory import fit_probability, fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, Memory, Projection
@@ -143,7 +143,7 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
     """A run with its projection and what that says of its rate and its memory."""
     cluster, model = run.cluster, run.model
     rate = projection.tokens_per_s_per_gpu
-    ends = interval(cluster, model, run.candidates.fp8, rate)
+    ends = interval(cluster, model, run.candidates.fp8, rate * run_ratio(run.job, run.candidates))
     error = memory_error(cluster, model)
     probability = float(fit_probability(projection.memory, cluster.accelerator, error=error)[0])
     headroom = float(projection.headroom_bytes[0])

@@ -328,6 +328,20 @@ class ErrorBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """What a run that a stack was learned from says of configurations near it.
+
+    regime  Model and device that it was of.
+    place  Where its configuration lies (`cost.confidence.uncertainty.places_of`).
+    ratio  Factor on the expected rate of that configuration; of others the power of it that their likeness is.
+    """
+
+    regime: str
+    place: tuple[float, ...]
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiteErrors:
     """log(measured / projected) on a cluster that no fit has seen:
 
@@ -366,6 +380,7 @@ class Stack:
 
     errors  Error bands by regime (`moe/sm100/fp8`) and, for unseen regimes, by family, from runs left out of the fit;
         by family and of peaks (memory) where this stack was assumed and another one ran.
+    own_runs  Of a learned stack: the runs that it was learned from, by their names.
     is_assumed  The stack of the run is not known and this one stands in for it, which widens every band.
     variant  Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the
         name.
@@ -384,6 +399,7 @@ class Stack:
     efficiencies: Efficiencies
 
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
+    own_runs: dict[str, OwnRun] = field(default_factory=dict, hash=False)
     is_assumed: bool = False
     variant: str = ""
     varied: Mapping[str, Any] = field(default_factory=dict, hash=False)

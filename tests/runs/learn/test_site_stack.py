@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.confidence.uncertainty import band, site_ratio
+from primus_search.cost.confidence.switch_evidence import shape_of
+from primus_search.cost.confidence.uncertainty import (
+    band,
+    most_ratio,
+    own_regime,
+    places_of,
+    run_ratio,
+    site_ratio,
+)
 from primus_search.cost.project import Projector
 from primus_search.declare.hardware_files import load_cluster, load_stack
 from primus_search.declare.model_files import load_model
@@ -15,17 +23,18 @@ from primus_search.runs.learn.posterior import (
     MODEL_ERROR,
     RunGroup,
     evidence_of,
-    groups_of,
     lines_of,
     log_rates,
     reference_of,
+    rows_of,
     update,
 )
 from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by
 from primus_search.runs.rules import hardware_named
+from primus_search.runs.validate.score_runs import ScoredRun, project_runs
 from primus_search.values.candidates import Candidates
-from primus_search.values.machine.stack import Stack, number_of, with_numbers
-from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
+from primus_search.values.machine.stack import OwnRun, Stack, number_of, with_numbers
+from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, on_stack
 from primus_search.values.workload import Workload
 
 SOFTWARE = "megatron_te"
@@ -66,14 +75,14 @@ def runs() -> list[MeasuredRun]:
     return found
 
 
+def scored(site: SiteStack, held_out: list[MeasuredRun]) -> list[ScoredRun]:
+    """Runs at the rates that are expected on the learned stack, with their bands."""
+    return project_runs([on_stack(run, site.stack) for run in held_out])[0]
+
+
 def errors(site: SiteStack, held_out: list[MeasuredRun]) -> np.ndarray:
-    """Relative errors of the learned stack's projections, by the code that a search uses."""
-    found = []
-    for run in held_out:
-        job = replace(reference_of(run).job, cluster=replace(run.cluster, stack=site.stack))
-        rate = float(Projector(job).project(run.candidates).tokens_per_s_per_gpu[0])
-        found.append(rate / run.tokens_per_s_per_gpu - 1.0)
-    return np.array(found)
+    """Relative errors of the rates that are expected on the learned stack."""
+    return np.array([row.error for row in scored(site, held_out)])
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +102,9 @@ def test_a_few_runs_bring_the_projection_near(learned: SiteStack) -> None:
 
 
 def test_the_band_holds_what_was_held_out(learned: SiteStack) -> None:
-    band = learned.stack.errors["dense"]
-    ratios = 1.0 / (1.0 + errors(learned, [run for run in runs() if run not in learned.runs]))
-    assert np.mean((ratios >= band.low) & (ratios <= band.high)) >= 0.85
-    assert band.high / band.low < 2.0
+    rows = scored(learned, [run for run in runs() if run not in learned.runs])
+    assert np.mean([row.is_inside for row in rows]) >= 0.85
+    assert all(row.interval[1] / row.interval[0] < 2.0 for row in rows)
 
 
 def test_without_runs_the_posterior_is_the_prior() -> None:
@@ -130,6 +138,7 @@ def test_the_file_gives_the_stack_back(tmp_path: Path, learned: SiteStack) -> No
         assert float(number_of(loaded, number.field)) == pytest.approx(expected, rel=1e-5, abs=1e-12), number.field
     assert set(loaded.errors) == set(learned.stack.errors)
     assert loaded.kernels == learned.stack.kernels
+    assert set(loaded.own_runs) == {run.id for run in learned.runs}
 
 
 def test_slopes_are_those_of_the_projection() -> None:
@@ -168,7 +177,7 @@ def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     references = [reference_of(run) for run in runs()[:3]]
     posterior = update(evidence_of(hypotheses, runs()[3:5]))
     lines = lines_of([h.stack for h in posterior.hypotheses], references)
-    mixture = posterior.rates(lines, groups_of(references))
+    mixture = posterior.rates(lines, rows_of(references))
     low, middle, high = (mixture.quantile(share) for share in (0.05, 0.5, 0.95))
     assert np.all(low < middle) and np.all(middle < high)
     assert np.all(high - low > 2.0 * MODEL_ERROR)
@@ -204,11 +213,28 @@ def test_what_runs_say_of_a_model_counts_for_other_rows_of_it() -> None:
     references = [reference_of(run) for run in ours[6:]]
     lines = lines_of([h.stack for h in posterior.hypotheses], references)
     known, unknown = (
-        posterior.rates(lines, [group] * 2)
+        posterior.rates(lines, replace(rows_of(references), groups=(group,) * 2))
         for group in (posterior.groups[0], RunGroup(shape="another", device="H100", is_moe=False))
     )
     assert np.all(known.variance < unknown.variance)
     assert np.abs(known.mean - np.log(rates[6:])).max() < 0.1
+
+
+def test_the_rate_of_a_row_near_a_run_follows_what_the_stack_leaves_of_it(learned: SiteStack) -> None:
+    """All coordinates of a run that was twice as fast as the stack expects: the nearer a row, the more of it counts."""
+    run = runs()[0]
+    taught = OwnRun(
+        regime=own_regime(shape_of(run.model), run.cluster.accelerator.name),
+        place=tuple(places_of(run.job, run.candidates)[0].tolist()),
+        ratio=2.0,
+    )
+    stack = replace(learned.stack, own_runs={"one": taught})
+    job = replace(run.job, cluster=replace(run.cluster, stack=stack))
+    table = Candidates.from_words({"micro_batch_size": 2})
+    near = [float(run_ratio(job, one)[0]) for one in (run.candidates, table, Candidates.from_words({"tp": 8}))]
+    assert near[0] == pytest.approx(2.0) and near[0] > near[1] > near[2] > 1.0
+    assert most_ratio(job.cluster, job.model) == pytest.approx(2.0 * site_ratio(job.cluster, job.model))
+    assert run_ratio(replace(job, model=load_model("llama2_13b")), table).tolist() == [1.0]
 
 
 def test_a_learned_stack_claims_runs_of_a_family_that_it_saw_alone(learned: SiteStack) -> None:
@@ -240,7 +266,7 @@ def test_software_that_is_one_factor_off_its_file_is_learned_as_that() -> None:
     slow = [replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(every, rates, strict=True)]
     posterior = update(evidence_of(shipped_hypotheses(suggested=SOFTWARE), slow[:2]))
     others = [reference_of(run) for run in slow[8:]]
-    mixture = posterior.rates(lines_of([h.stack for h in posterior.hypotheses], others), groups_of(others))
+    mixture = posterior.rates(lines_of([h.stack for h in posterior.hypotheses], others), rows_of(others))
     assert np.abs(mixture.mean - np.log(rates[8:])).max() < 0.08
 
 
