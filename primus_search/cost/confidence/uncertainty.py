@@ -121,10 +121,9 @@ def site_ratio(cluster: Cluster, model: Model) -> float:
     return 1.0 if cluster.site is None or known is Knowledge.VENDOR else cluster.site.mean_ratio
 
 
-LIKENESS, REACH = 0.10, 2.0
-"""Standard deviation of what configurations of one model on one device have in common with near ones, as a logarithm,
-and the distance (`places_of`) at which the correlation of two falls to exp(-1/2). Half of twelve publishers chose
-them (docs/dev/learning_log.md), 2026-11-24."""
+REACH = 2.0
+"""Distance (`places_of`) at which the correlation of the errors of two configurations of one model on one device falls
+to exp(-1/2): docs/dev/learning_log.md, 2026-11-24."""
 
 
 def places_of(job: Job, table: Candidates) -> Floats:

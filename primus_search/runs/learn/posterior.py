@@ -22,7 +22,7 @@ from scipy.special import ndtr
 
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
-from primus_search.cost.confidence.uncertainty import LIKENESS, likeness, places_of
+from primus_search.cost.confidence.uncertainty import likeness, places_of
 from primus_search.cost.project import Projector
 from primus_search.runs.learn import hypotheses as software
 from primus_search.runs.learn.hypotheses import NUMBERS, Hypothesis
@@ -37,6 +37,10 @@ MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.06, 0.12, 1.5
 configurations share, of all runs of one model on one device, and how many times as large both are with experts. 90 %
 intervals of the mixture then hold 95, 92 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own,
 2026-11-24 (docs/dev/learning_log.md). Chosen on these publishers."""
+
+LIKENESS = 0.10
+"""Standard deviation of what near configurations of one model on one device share. With 0.1, 0.15 and 0.2 and reaches
+of 1.5 to 3 medians of twelve publishers lie within 0.3 of each other, in both halves of them, 2026-11-24."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
