@@ -6,7 +6,7 @@ resolved later, when model and clusters are known: reading yields `Word` items i
     tp: auto        micro_batch_size: [1, 2, 4]        recompute: [none, selective, {full: [1, 2, all]}]
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -61,9 +61,48 @@ class Reader:
         return self._item(spec, raw, keys)
 
     def _item(self, spec: "AxisSpec", raw: Any, keys: Keys) -> list[Item]:
+        """One value or word; none after noting a problem."""
         if isinstance(raw, str) and raw in spec.words:
             return [Word(raw, self.document.where(keys))]
-        return spec.read(self, spec, raw, keys)
+        if spec.knob.kind is Kind.LAYOUT:
+            return self._layout(spec, raw, keys)
+        details, detailed = _details(spec.knob)
+        if isinstance(raw, dict) and detailed in raw and set(raw) <= set(details):
+            for key in (detailed, *(key for key in details if key in raw and key != detailed)):
+                self.imply(details[key], self.axis(AXIS[details[key]], raw[key], (*keys, key)))
+            return [spec.knob.members[detailed]]
+        value = spec.value(raw)
+        if value is None:
+            return self._refuse(spec, raw, keys)
+        if detailed and raw == detailed and spec.knob.kind is Kind.MODULES:
+            self.imply(details[detailed], [ALL])
+        return [value]
+
+    def _refuse(self, spec: "AxisSpec", raw: Any, keys: Keys) -> list[Item]:
+        what, known, allowed = f"a value of {spec.knob.name}", [*spec.words, *spec.choices], spec.allowed
+        if spec.knob.kind is Kind.SCHEDULE:
+            names = schedule_names()
+            known = [*names, *(name for name, target in ALIASES.items() if target in names)]
+            what, allowed = "a pipeline schedule", f"auto, {', '.join(names)}"
+        hint = did_you_mean(raw, known) if isinstance(raw, str) else ""
+        self.problem(keys, f"{quoted(raw)} is not {what}{hint} - allowed: {allowed}")
+        return []
+
+    def _layout(self, spec: "AxisSpec", raw: Any, keys: Keys) -> list[Item]:
+        if raw in ("even", "balanced"):
+            return [EVEN if raw == "even" else BALANCED]
+        if isinstance(raw, dict) and raw and set(raw) <= {"first", "last"}:
+            bad = [key for key, n in raw.items() if isinstance(n, bool) or not isinstance(n, int) or n < 0]
+            for key in bad:
+                self.problem((*keys, key), f"{quoted(raw[key])} is not a number of layers")
+            return [] if bad else [Layout("ends", raw.get("first"), raw.get("last"))]
+        if isinstance(raw, str) and (raw.startswith("first=") or set(raw) <= set("EtmL|,()* 0123456789")):
+            try:
+                return [Layout.parse(raw.replace(" ", ""))]
+            except ValueError as error:
+                self.problem(keys, str(error))
+                return []
+        return self._refuse(spec, raw, keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +112,8 @@ class AxisSpec:
     knob: Knob
     allowed: str
     schema: Mapping[str, Any]
-    read: Callable[[Reader, "AxisSpec", Any, Keys], list[Item]]
     words: tuple[str, ...] = ("auto",)
-    choices: tuple[tuple[str, int], ...] = ()
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
     def json_schema(self) -> dict[str, Any]:
         """A value, a list of values, or a word."""
@@ -83,46 +121,22 @@ class AxisSpec:
         many = {"type": "array", "items": one, "minItems": 1}
         return {"description": f"{self.knob.summary} Allowed: {self.allowed}.", "anyOf": [*one["anyOf"], many]}
 
-
-# --- readers of one value ------------------------------------------------------------------------------------------
-
-
-def _refuse(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    known = [*spec.words, *(name for name, _ in spec.choices)]
-    hint = did_you_mean(raw, known) if isinstance(raw, str) else ""
-    reader.problem(keys, f"{quoted(raw)} is not a value of {spec.knob.name}{hint} - allowed: {spec.allowed}")
-    return []
-
-
-def _read_count(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if isinstance(raw, str) and raw in dict(spec.choices):
-        return [dict(spec.choices)[raw]]
-    if spec.knob.has_all and raw == ALL and not isinstance(raw, bool):
-        return [ALL]  # as tables of results have it
-    most = LARGEST_WHOLE if spec.knob.most is None else spec.knob.most
-    if isinstance(raw, bool) or not isinstance(raw, int) or not spec.knob.least <= raw <= most:
-        return _refuse(reader, spec, raw, keys)
-    return [raw]
-
-
-def _read_switch(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    return [raw] if isinstance(raw, bool) else _refuse(reader, spec, raw, keys)
-
-
-def _read_choice(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if isinstance(raw, str) and raw in dict(spec.choices):
-        return [dict(spec.choices)[raw]]
-    return _read_detailed(reader, spec, raw, keys)
-
-
-def _read_detailed(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    """A value given with its details, which are values of other axes: `{full: 2, method: block}`, `{hsdp: 8}`."""
-    details, detailed = _details(spec.knob)
-    if not isinstance(raw, dict) or detailed not in raw or not set(raw) <= set(details):
-        return _refuse(reader, spec, raw, keys)
-    for key in (detailed, *(key for key in details if key in raw and key != detailed)):
-        reader.imply(details[key], reader.axis(AXIS[details[key]], raw[key], (*keys, key)))
-    return [spec.knob.members[detailed]]
+    def value(self, raw: Any) -> AxisValue | None:
+        """The value that a plain value of the file stands for; None where it is none of this axis."""
+        knob = self.knob
+        if isinstance(raw, bool):
+            return raw if knob.kind is Kind.SWITCH else None
+        if isinstance(raw, str):
+            name = ALIASES.get(raw, raw)
+            if knob.kind is Kind.SCHEDULE:
+                return name if name in schedule_names() else None
+            parts = raw.split("+") if knob.kind is Kind.MODULES else [raw]
+            known = [self.choices[part] for part in parts if part in self.choices]
+            return int(reduce(or_, known)) if len(known) == len(parts) else None
+        if not isinstance(raw, int) or knob.kind not in (Kind.DEGREE, Kind.COUNT):
+            return None
+        most = LARGEST_WHOLE if knob.most is None else knob.most
+        return raw if knob.least <= raw <= most or (knob.has_all and raw == ALL) else None
 
 
 def _details(knob: Knob) -> tuple[dict[str, str], str]:
@@ -131,60 +145,10 @@ def _details(knob: Knob) -> tuple[dict[str, str], str]:
     return details, next((key for key in details if key in knob.members), "")
 
 
-def _read_schedule(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    known = list(schedule_names())
-    aliases = [name for name, target in ALIASES.items() if target in known]
-    if isinstance(raw, str) and raw in (*known, *aliases):
-        return [ALIASES.get(raw, raw)]
-    hint = did_you_mean(raw, [*known, *aliases]) if isinstance(raw, str) else ""
-    reader.problem(keys, f"{quoted(raw)} is not a pipeline schedule{hint} - allowed: auto, {', '.join(known)}")
-    return []
-
-
-def _read_modules(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if not isinstance(raw, str):
-        return _read_detailed(reader, spec, raw, keys)
-    details, detailed = _details(spec.knob)
-    if detailed and raw == detailed:
-        reader.imply(details[detailed], [ALL])
-    known, parts = dict(spec.choices), raw.split("+")
-    if not set(parts) <= set(known):
-        return _refuse(reader, spec, raw, keys)
-    return [int(reduce(or_, [known[part] for part in parts]))]
-
-
-def _read_layout(reader: Reader, spec: AxisSpec, raw: Any, keys: Keys) -> list[Item]:
-    if raw in ("even", "balanced"):
-        return [EVEN if raw == "even" else BALANCED]
-    if isinstance(raw, dict) and raw and set(raw) <= {"first", "last"}:
-        bad = [key for key, n in raw.items() if isinstance(n, bool) or not isinstance(n, int) or n < 0]
-        for key in bad:
-            reader.problem((*keys, key), f"{quoted(raw[key])} is not a number of layers")
-        return [] if bad else [Layout("ends", raw.get("first"), raw.get("last"))]
-    if isinstance(raw, str) and (raw.startswith("first=") or set(raw) <= set("EtmL|,()* 0123456789")):
-        try:
-            return [Layout.parse(raw.replace(" ", ""))]
-        except ValueError as error:
-            reader.problem(keys, str(error))
-            return []
-    return _refuse(reader, spec, raw, keys)
-
-
 # --- the axes ------------------------------------------------------------------------------------------------------
 
 MANY = 10
 """Largest value from which on an axis' values are told as a range, not one by one."""
-
-
-def _with_details(knob: Knob, schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a value that may also be given with its details."""
-    details, detailed = _details(knob)
-    if not details:
-        return schema
-    keys = [detailed, *(key for key in details if key != detailed)]
-    properties: dict[str, Any] = {key: {} for key in keys}
-    described = {"type": "object", "properties": properties, "required": [detailed], "additionalProperties": False}
-    return {"anyOf": [schema, described]}
 
 
 _ENDS = {
@@ -195,28 +159,17 @@ _ENDS = {
 }
 
 
-_READ: dict[Kind, Callable[[Reader, AxisSpec, Any, Keys], list[Item]]] = {
-    Kind.DEGREE: _read_count,
-    Kind.COUNT: _read_count,
-    Kind.SWITCH: _read_switch,
-    Kind.CHOICE: _read_choice,
-    Kind.MODULES: _read_modules,
-    Kind.SCHEDULE: _read_schedule,
-    Kind.LAYOUT: _read_layout,
-}
-
-
 def _spec(knob: Knob) -> AxisSpec:
     """How an axis is read and described, by the kind of its knob."""
     words: tuple[str, ...] = ("auto",)
-    choices = tuple((knob.members | dict(knob.aliases)).items())
+    choices: Mapping[str, int] = knob.members | dict(knob.aliases)
     schema: dict[str, Any] = {"type": "string"}
     allowed = knob.allowed
     if knob.kind in (Kind.DEGREE, Kind.COUNT):
         words = ("auto",) if knob.limit is None else ("auto", "divisors", "powers_of_two")
-        choices = (("all", ALL),) if knob.has_all else ()
+        choices = {"all": ALL} if knob.has_all else {}
         schema = {"type": "integer", "minimum": min(knob.least, ALL) if knob.has_all else knob.least}
-        known = [f"whole numbers of at least {knob.least}", *(word for word, _ in choices), *words]
+        known = [f"whole numbers of at least {knob.least}", *choices, *words]
         if knob.most is not None:
             schema |= {"maximum": knob.most}
             every = [f"whole numbers from {knob.least} to {knob.most}"]
@@ -224,16 +177,18 @@ def _spec(knob: Knob) -> AxisSpec:
         schema = {"anyOf": [schema, {"const": "all"}]} if knob.has_all else schema
         allowed = join_words(known)
     elif knob.kind is Kind.SWITCH:
-        schema, choices, allowed = {"type": "boolean"}, (), "true, false or auto"
+        schema, allowed = {"type": "boolean"}, "true, false or auto"
     elif knob.kind is Kind.CHOICE:
-        allowed = join_words([*(word for word, _ in choices), "auto"])
-        schema = _with_details(knob, {"enum": [word for word, _ in choices]})
-    elif knob.kind is Kind.MODULES:
-        schema = _with_details(knob, schema)
-    else:
-        choices = ()
-        schema = {"anyOf": [schema, _ENDS]} if knob.kind is Kind.LAYOUT else schema
-    return AxisSpec(knob=knob, allowed=allowed, schema=schema, read=_READ[knob.kind], words=words, choices=choices)
+        allowed = join_words([*choices, "auto"])
+        schema = {"enum": [*choices]}
+    elif knob.kind is Kind.LAYOUT:
+        schema = {"anyOf": [schema, _ENDS]}
+    details, detailed = _details(knob)
+    if details:
+        properties: dict[str, Any] = {key: {} for key in (detailed, *(key for key in details if key != detailed))}
+        described = {"type": "object", "properties": properties, "required": [detailed], "additionalProperties": False}
+        schema = {"anyOf": [schema, described]}
+    return AxisSpec(knob=knob, allowed=allowed, schema=schema, words=words, choices=choices)
 
 
 AXIS: dict[str, AxisSpec] = {name: _spec(KNOB[name]) for name in AXES}

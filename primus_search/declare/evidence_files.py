@@ -60,6 +60,7 @@ SWITCH_FOLDER = "hardware/switches"
 RUNS, FORMAT = "runs", "fp8"
 COLUMNS = (FORMAT, *SWITCHES)
 """What an entry may say beside how many runs: the number format of products, and switches."""
+_USUAL = {name: KNOB[name].word(KNOB[name].column_default) for name in COLUMNS}
 
 
 @lru_cache(maxsize=1)
@@ -88,19 +89,10 @@ def _sets(document: Document, device: str, raw: Any) -> dict[str, Candidates]:
             strange = sorted({key for row in rows for key in row} - set(COLUMNS))
             if strange or not rows:
                 raise ValueError(f"expected {RUNS}, {FORMAT} and switches, found {', '.join(strange) or 'nothing'}")
-            columns: dict[str, Any] = {name: [_value(row, name) for row in rows] for name in COLUMNS}
-            found[shape] = Candidates.table(**columns)
+            found[shape] = Candidates.from_rows([_USUAL | row for row in rows])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError([document.problem(("devices", device, shape), str(error))]) from error
     return found
-
-
-def _value(row: Mapping[str, Any], name: str) -> Any:
-    """A switch of a combination as a column holds it."""
-    knob = KNOB[name]
-    if name not in row:
-        return knob.column_default
-    return row[name] if knob.words is None else knob.code(row[name])
 
 
 FILE = "hardware/sites/first_contact.yaml"

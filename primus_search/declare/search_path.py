@@ -166,6 +166,7 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
 
 FOLDER, INDEX = "inputs", "index.json"
 MOST_BYTES = 64 * 1024 * 1024
+_PLACES = ("source", "roots", "sites", "host")
 
 
 def load_recorded(path: str | Path, overrides: Sequence[str], **options: Any) -> "tuple[Space, Snapshot]":
@@ -218,13 +219,8 @@ class Snapshot:
             path = folder / _inside(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        index = {
-            "source": self.source,
-            "roots": self.roots,
-            "sites": self.sites,
-            "host": self.host,
-            "files": {name: hashlib.sha256(content).hexdigest() for name, content in self.texts.items()},
-        }
+        digests = {name: hashlib.sha256(content).hexdigest() for name, content in self.texts.items()}
+        index = {name: self.__getattribute__(name) for name in _PLACES} | {"files": digests}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
@@ -243,16 +239,11 @@ class Snapshot:
                 if hashlib.sha256(content).hexdigest() != digest:
                     raise InputError([Problem(str(folder / _inside(name)), "is not what the run was given")])
                 texts[name] = content
-            for name in (index["source"], *index["roots"], index["sites"], *([index["host"]] if index["host"] else [])):
-                _inside(str(name))
-            return cls(
-                texts=texts,
-                source=str(index["source"]),
-                roots=tuple(map(str, index["roots"])),
-                sites=str(index["sites"]),
-                host=str(index["host"]),
-                folder=folder,
-            )
+            roots = tuple(map(str, index["roots"]))
+            words = {name: str(index[name]) for name in _PLACES if name != "roots"}
+            for name in (*roots, words["source"], words["sites"], *filter(None, [words["host"]])):
+                _inside(name)
+            return cls(texts=texts, roots=roots, folder=folder, **words)
         except UNREADABLE as error:
             raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
 
