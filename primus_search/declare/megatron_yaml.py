@@ -26,8 +26,6 @@ from primus_search.declare.families.megatron_hybrid import (
     HYBRID_TYPE,
     PATTERNS,
     claim_variant_keys,
-    has_megatron_keys,
-    megatron_keys,
     num_predictions,
     pattern_letters,
     variant_layers,
@@ -42,6 +40,7 @@ from primus_search.declare.fields import (
     per_layer,
     refuse_unread,
 )
+from primus_search.declare.megatron_arguments import megatron_keys
 from primus_search.declare.model_constants import of_megatron
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
 from primus_search.declare.source import Document, Keys, did_you_mean, plain, read
@@ -237,7 +236,8 @@ def _preset_of(name: str) -> Model | None:
     stem = Path(name).name.removesuffix(".yaml").lower()
     shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
     found = presets().get(shapes.get(stem, stem))
-    return found.model if found and has_megatron_keys(found.model) else None
+    is_said = found is not None and found.model.is_uniform and found.model.num_norms == 2
+    return found.model if found and is_said else None
 
 
 def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:

@@ -3,19 +3,25 @@
 Megatron arguments of a candidate, as names with underscores; Primus and Megatron-Bridge share them.
 
 `candidate_settings` writes the axes of a candidate, `declare.launch.megatron` reads them back. The sizes of the model
-are written in `megatron_models`; the pattern of a hybrid stack among them says its stages too.
+are written in `declare.megatron_arguments`, and read back: a part of the model that differs has no argument.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError
 from primus_search.declare.launch.contract import setting, settings_of
 from primus_search.declare.launch.megatron import FLAGS, GROUP, LEVELS
-from primus_search.export.job import LaunchJob
-from primus_search.export.megatron_models import edits, model_settings
+from primus_search.declare.megatron_arguments import megatron_keys, model_arguments
+from primus_search.declare.megatron_yaml import from_document
+from primus_search.declare.source import Document
+from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.export.shell import argument_table, launch_file, words
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.machine.stack import number_of
+from primus_search.values.model import Model
 
 
 def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
@@ -25,6 +31,8 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
         "untie_embeddings_and_output_weights": not model.is_tied,
         "disable_bias_linear": not model.has_linear_bias,
     }
+    if "window_size" in sizes:
+        sizes["window_size"] = ",".join(map(str, sizes["window_size"]))
     return {
         "MODEL_ARGS": sizes,
         "CANDIDATE_ARGS": {"bf16": True} | {FLAGS.get(k, k): v for k, v in candidate_settings(job).items()},
@@ -44,6 +52,39 @@ def files(job: LaunchJob) -> dict[str, str]:
         "is_hybrid": job.model.is_single_block,
     }
     return {"megatron.sh": launch_file(job, "megatron.sh", edits(job), **values)}
+
+
+def _arguments_of(job: LaunchJob) -> dict[str, Any]:
+    stages = job.stage_parts if job.model.is_single_block else ()
+    return model_arguments(job.model, job.workload.seq_length, job.row["tp"], stages)
+
+
+def model_settings(job: LaunchJob) -> dict[str, Any]:
+    """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
+    said = _arguments_of(job)
+    read = read_back(job.model, said)
+    lost = read if isinstance(read, list) else unsaid(job.model, read)
+    lost += refused_constants(job)
+    if job.workload.image_tokens:
+        lost.append("towers of other inputs")
+    if lost:
+        what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
+        raise Inexpressible(what)
+    return said
+
+
+def edits(job: LaunchJob) -> list[str]:
+    """Constants of the model that no argument says, for a person to set."""
+    read = read_back(job.model, _arguments_of(job))
+    return [] if isinstance(read, list) else unsaid_constants(job.model, read)
+
+
+def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
+    """The model of some arguments, or what is wrong with them."""
+    try:
+        return from_document(Document("arguments", megatron_keys(model, said)), Path("arguments"))
+    except InputError as error:
+        return [problem.what for problem in error.problems]
 
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 
 from primus_search.declare.fields import layer_pattern
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron import candidate_settings
-from primus_search.export.megatron_models import edits, model_settings
+from primus_search.export.megatron import candidate_settings, edits, model_settings
 from primus_search.export.shell import argument_table, launch_file
 from primus_search.values.model import Model
 
@@ -35,8 +34,6 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
         elif ours is not None and name not in OF_PRECISION:
             section = next((section for section, names in spelling["sections"].items() if name in names), "model")
             found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
-    if "window_size" in said:
-        found["model.window_size"] = [int(part) for part in said["window_size"].split(",")]
     found["dataset.seq_length"] = job.workload.seq_length
     found["model.vocab_size"] = job.model.vocab_size
     found["model.share_embeddings_and_output_weights"] = job.model.is_tied

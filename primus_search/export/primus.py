@@ -7,17 +7,11 @@ plain language model and writes every size. What Primus' defaults would set othe
 from typing import Any
 
 from primus_search.declare.fields import layer_pattern
+from primus_search.declare.megatron_arguments import constant_settings, padding_multiple, routing_settings
 from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export.job import LaunchJob
-from primus_search.export.megatron import candidate_settings
-from primus_search.export.megatron_models import (
-    constant_settings,
-    edits,
-    model_settings,
-    padding_multiple,
-    routing_settings,
-)
+from primus_search.export.megatron import candidate_settings, edits, model_settings
 from primus_search.export.shell import argument_table, launch_file, safe_name
 from primus_search.values.model import CompressedAttention
 
@@ -100,7 +94,5 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
         sizes["apply_rope_fusion"] = False
     if model.is_single_block:
         sizes |= {"model_type": "mamba", "num_layers": None}  # the pattern says how many
-    if "window_size" in sizes:
-        sizes["window_size"] = [int(part) for part in str(sizes["window_size"]).split(",")]
     # Megatron's arguments turn the text of a pattern into a list, which Primus' configuration does not.
     return sizes | {name: list(layer_pattern(sizes[name])) for name in PATTERNS if name in sizes}

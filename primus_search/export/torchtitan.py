@@ -14,9 +14,9 @@ from typing import Any
 
 from primus_search.declare.launch.contract import settings_of
 from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE, model_of
+from primus_search.declare.megatron_arguments import sizes
 from primus_search.declare.presets import model_called, registered_model
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.export.megatron_models import sizes
 from primus_search.export.shell import launch_file, safe_name
 from primus_search.schedule import PassKind, Table, order_for
 from primus_search.values.machine.framework import Framework
@@ -202,7 +202,7 @@ def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
 def _family(model: Model) -> tuple[str, dict[str, Any]]:
     """Family and arguments of a model, as near as one comes."""
     constants = model.constants
-    common = sizes("torchtitan", model)
+    common = sizes("model", model, "torchtitan")
     common |= {} if constants.norm_epsilon is None else {"norm_eps": constants.norm_epsilon}
     common |= {} if constants.rotary_base is None else {"rope_theta": constants.rotary_base}
     if model.latent is not None:
@@ -238,31 +238,31 @@ def _plain(model: Model) -> dict[str, Any]:
 
 
 def _latent(model: Model) -> dict[str, Any]:
-    scaling = model.constants.scaling if model.constants.scaling.get("rope_type") == "yarn" else {}
     fields: dict[str, Any] = {
         "inter_dim": model.ffn_hidden,
         "n_dense_layers": sum(not is_moe for is_moe in model.moe_layers) if model.is_moe else model.num_layers,
         "moe_inter_dim": model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden,
         "q_lora_rank": 0,
-        **sizes("torchtitan_latent", model.latent),
-        "rope_factor": float(scaling.get("factor", 1.0)),
+        **sizes("latent", model.latent, "torchtitan"),
     }
-    fields |= {key: scaling[key] for key in ("beta_fast", "beta_slow", "mscale") if key in scaling}
-    if "original_max_position_embeddings" in scaling:
-        fields["original_seq_len"] = scaling["original_max_position_embeddings"]
-    return fields | _experts(model)
+    return fields | _yarn(model, beta_fast="beta_fast", beta_slow="beta_slow", mscale="mscale") | _experts(model)
+
+
+def _yarn(model: Model, **theirs: str) -> dict[str, Any]:
+    """The stretch of the rotary frequencies; theirs: what a family calls its numbers. A factor of 1 is none."""
+    scaling = model.constants.scaling if model.constants.scaling.get("rope_type") == "yarn" else {}
+    names = theirs | {"original_max_position_embeddings": "original_seq_len"}
+    known = {name: scaling[ours] for ours, name in names.items() if ours in scaling}
+    return {"rope_factor": float(scaling.get("factor", 1.0))} | known
 
 
 def _with_sinks(model: Model) -> dict[str, Any]:
-    scaling = model.constants.scaling if model.constants.scaling.get("rope_type") == "yarn" else {}
-    theirs = {"beta_slow": "ntk_alpha", "beta_fast": "ntk_beta", "original_max_position_embeddings": "original_seq_len"}
     return {
         "head_dim": model.head_dim,
         "moe_inter_dim": model.moe.expert_ffn_hidden if model.moe else model.ffn_hidden,
         "sliding_window_size": max(model.windows),
         "swiglu_limit": model.activation_clamp,
-        "rope_factor": float(scaling.get("factor", 1.0)),
-        **{name: scaling[ours] for ours, name in theirs.items() if ours in scaling},
+        **_yarn(model, beta_slow="ntk_alpha", beta_fast="ntk_beta"),
         **_experts(model, gate_bias=bool(model.moe and model.moe.has_router_bias), use_grouped_mm=True),
     }
 

@@ -8,11 +8,11 @@ import yaml
 
 from primus_search.base.errors import InputError
 from primus_search.declare import load_model
-from primus_search.declare.families.megatron_hybrid import has_megatron_keys, megatron_keys
+from primus_search.declare.megatron_arguments import megatron_keys
 from primus_search.declare.presets import presets
 from primus_search.values.model import LayerKind
 
-UNIFORM = [name for name, preset in presets().items() if has_megatron_keys(preset.model)]
+UNIFORM = [name for name, preset in presets().items() if preset.model.is_uniform and preset.model.num_norms == 2]
 """Presets that Megatron's keys can say; the others declare a mixer for each layer."""
 
 SIZES = """\

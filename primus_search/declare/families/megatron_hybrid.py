@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from primus_search.base.field_paths import value_at
 from primus_search.declare.families import parts
 from primus_search.declare.families.expert_models import compressed_mixers
 from primus_search.declare.families.parts import Values, sizes
@@ -28,7 +27,6 @@ from primus_search.values.model import (
     LatentMixer,
     Mamba2,
     Mixer,
-    Model,
     NoFeedForward,
     NoMixer,
     ShortConvolution,
@@ -291,40 +289,3 @@ VARIANTS = (
     Variant(lambda fields: bool(_value(fields, "lfm_layer_types")), "short_convolutions", _short_convolutions),
 )
 """Kinds of models; at most one applies to a file."""
-
-
-def has_megatron_keys(model: Model) -> bool:
-    """Whether `megatron_keys` says all of a model: its layers are alike, with two norms each."""
-    return model.is_uniform and model.num_norms == 2
-
-
-def megatron_keys(model: Model) -> dict[str, Any]:
-    """Every size of the model under the key Megatron gives it; reading them back gives the same model.
-
-    It stands in for a Primus preset that an experiment names when no Primus checkout is at hand.
-    Raises ValueError for a model whose layers differ in more than windows and experts.
-    """
-    if not has_megatron_keys(model):
-        raise ValueError(f"{model.name}: layers with a mixer or with norms of their own have no keys here")
-    latent, moe, rows = model.latent, model.moe, key_table("megatron")["written"]
-    keys = {key: value_at(model, path.split(".")) for key, path in rows["model"].items()}
-    keys |= {
-        "group_query_attention": model.num_kv_heads != model.num_heads,
-        "untie_embeddings_and_output_weights": not model.is_tied,
-        "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "softmax_type": "learnable" if model.has_attention_sinks else "vanilla",
-        "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
-        "max_position_embeddings": model.learned_positions or None,
-        "activation_func_clamp_value": model.activation_clamp or None,
-        "multi_latent_attention": latent is not None,
-    }
-    if any(model.windows):
-        keys["window_size"] = [max(model.windows) - 1, 0]
-        keys["window_attn_skip_freq"] = [int(window > 0) for window in model.windows]
-    for part in ("latent", "moe"):
-        if value_at(model, (part,)) is not None:
-            keys |= {key: value_at(model, (part, name)) or None for key, name in rows[part].items()}
-    if moe is not None:
-        keys["moe_layer_freq"] = [int(flag) for flag in model.moe_layers]
-        keys["moe_router_enable_expert_bias"] = moe.has_router_bias and moe.is_router_bias_buffer
-    return keys

@@ -1,55 +1,30 @@
-"""The sizes of a model as Megatron arguments, or the refusal of a model that they cannot say.
+"""The sizes of a model as Megatron arguments.
 
 Four shapes: plain layers; latent attention with an indexer in every layer (`dsa`); Gated DeltaNet with gated attention
 in between (`gated_delta_net`); hybrid stacks, where a layer is one block and a letter of `hybrid_layer_pattern`.
-What was written is read back by `declare.megatron_yaml`: a part of the model that differs has no argument.
+`declare.megatron_yaml` reads them back: a part of the model that differs has no argument.
 Source: NVIDIA/Megatron-LM d98e8a64 and d3528a21: megatron/training/arguments.py, core/transformer/
 transformer_config.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError
-from primus_search.declare.megatron_yaml import from_document
-from primus_search.declare.source import Document
-from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.export.shell import argument_table
+from primus_search.declare.fields import key_table
 from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Model, NoMixer
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 """The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""
 
 
-def model_settings(job: LaunchJob) -> dict[str, Any]:
-    """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
-    said = _settings(job)
-    read = read_back(job.model, said)
-    lost = read if isinstance(read, list) else unsaid(job.model, read)
-    lost += refused_constants(job)
-    if job.workload.image_tokens:
-        lost.append("towers of other inputs")
-    if lost:
-        what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
-        raise Inexpressible(what)
-    return said
-
-
-def edits(job: LaunchJob) -> list[str]:
-    """Constants of the model that no argument says, for a person to set."""
-    read = read_back(job.model, _settings(job))
-    return [] if isinstance(read, list) else unsaid_constants(job.model, read)
-
-
-def _settings(job: LaunchJob) -> dict[str, Any]:
-    model = job.model
+def model_arguments(model: Model, seq_length: int = 0, tp: int = 1, stages: Sequence[str] = ()) -> dict[str, Any]:
+    """The sizes of a model as arguments; True is a bare switch. stages: of a stack of single blocks, as a layout."""
     said = sizes("model", model) | {
-        "max_position_embeddings": max(job.workload.seq_length, model.learned_positions),
+        "max_position_embeddings": max(seq_length, model.learned_positions),
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
-        "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"]),
+        "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, tp),
     }
     said |= constant_settings(model)
     switches = {
@@ -63,12 +38,12 @@ def _settings(job: LaunchJob) -> dict[str, Any]:
     said |= {"glu_linear_offset": 1.0} if model.activation_clamp else {}
     said |= {"softmax_type": "learnable"} if model.has_attention_sinks else {}
     said |= _attention(model) | _experts(model)
-    return _hybrid(job, said) if model.is_single_block else said | _variant(model)
+    return _hybrid(model, said, stages) if model.is_single_block else said | _variant(model)
 
 
-def sizes(part: str, of: object) -> dict[str, Any]:
-    """The numbers and switches of a part of a model by the names that `arguments.yaml` has for them."""
-    found = {name: of.__getattribute__(field) for name, field in argument_table("sizes")[part].items()}
+def sizes(part: str, of: object, format_name: str = "megatron") -> dict[str, Any]:
+    """The numbers and switches of a part of a model by the names that a format has for them (`spaces/keys`)."""
+    found = {name: of.__getattribute__(field) for name, field in key_table(format_name)["written"][part].items()}
     return {name: value for name, value in found.items() if value}
 
 
@@ -79,7 +54,7 @@ def _attention(model: Model) -> dict[str, Any]:
     if model.num_kv_heads != model.num_heads:
         said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
     if any(model.windows):
-        said |= {"window_size": f"{max(model.windows) - 1},0"}  # tokens to the left of a query's own
+        said |= {"window_size": [max(model.windows) - 1, 0]}  # tokens to the left of a query's own
         # 1: a layer with the window, 0: one that sees everything (transformer_config.py, window_attn_skip_freq)
         said |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
     return said
@@ -164,22 +139,24 @@ def _variant(model: Model) -> dict[str, Any]:
     } | ({"attention_output_gate": True} if any(isinstance(m, Attention) and m.has_output_gate for m in mixers) else {})
 
 
-def _hybrid(job: LaunchJob, said: Mapping[str, Any]) -> dict[str, Any]:
+def _hybrid(model: Model, said: Mapping[str, Any], stages: Sequence[str]) -> dict[str, Any]:
     """The arguments of a stack of single blocks: the pattern says layers, experts, prediction layers and stages."""
-    model = job.model
     ours = {key: value for key, value in said.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")}
-    ours |= {"hybrid_layer_pattern": _letters(job), "spec": list(HYBRID_SPEC), "position_embedding_type": "none"}
+    ours |= {
+        "hybrid_layer_pattern": _letters(model, stages),
+        "spec": list(HYBRID_SPEC),
+        "position_embedding_type": "none",
+    }
     ours.pop("rotary_base", None)
     mamba = next((kind.mixer for kind in model.kinds if isinstance(kind.mixer, Mamba2)), None)
     return ours | (sizes("mamba", mamba) if mamba else {})
 
 
-def _letters(job: LaunchJob) -> str:
+def _letters(model: Model, parts: Sequence[str]) -> str:
     """`M-M*|MEM*/E`: a letter a layer, a bar between virtual stages, then a part for each prediction layer."""
-    model = job.model
     letters = [_letter(model, kind) for kind in model.layers]
     each = iter(letters)
-    stages = ["".join(next(each) for one in stage if one == "t") for stage in job.stage_parts]
+    stages = ["".join(next(each) for one in stage if one == "t") for stage in parts]
     return "|".join(stages) + f"/{letters[-1]}" * model.num_mtp_layers
 
 
@@ -190,19 +167,15 @@ def _letter(model: Model, kind: LayerKind) -> str:
     return "M" if isinstance(mixer, Mamba2) else "*"
 
 
-# --- what no argument says --------------------------------------------------------------------------------------------
+def megatron_keys(model: Model, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of a model as a model file has them, lists as lists; reading them back gives the model.
 
-
-def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
-    """The model of some arguments, or what is wrong with them."""
-    sizes = {key: value for key, value in said.items() if key != "no_rope_fusion"}
-    sizes |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
-    sizes |= {"add_bias_linear": model.has_linear_bias, "swiglu": said.get("swiglu", False)}
-    if "window_size" in sizes:
-        sizes["window_size"] = [int(part) for part in sizes["window_size"].split(",")]
-    if "spec" in sizes:
-        sizes |= {"spec": str(sizes["spec"]), "num_layers": model.num_layers}
-    try:
-        return from_document(Document("arguments", sizes), Path("arguments"))
-    except InputError as error:
-        return [problem.what for problem in error.problems]
+    They stand in for a Primus preset that an experiment names when no Primus checkout is at hand.
+    """
+    given = model_arguments(model) if said is None else said
+    keys = {key: value for key, value in given.items() if key != "no_rope_fusion"}
+    keys |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
+    keys |= {"add_bias_linear": model.has_linear_bias, "swiglu": given.get("swiglu", False)}
+    if "spec" in keys:
+        keys |= {"spec": str(keys["spec"]), "num_layers": model.num_layers}
+    return keys
