@@ -212,178 +212,161 @@ def flavor(name: str) -> tuple[Model, str] | None:
     flavor = flavor.removesuffix(f"_{named}")
     if flavor not in registered["flavors"]:
         return None
-    fields = {**registered["defaults"], **registered["flavors"][flavor]}
-    kernel = fields.pop("attn_type", "")
+    fields = registered["flavors"][flavor]
+    kernel = fields.get("attn_type", registered["defaults"]["attn_type"])
     if named:
         return replace(model_of(family, fields), name=called), str(named)
-    twins = ({"attn_type": "sdpa", **registered["defaults"], **one} for one in registered["flavors"].values())
-    has_twin = any(one.pop("attn_type") != kernel and one == fields for one in twins)
+    twins = (dict(registered["defaults"], **one) for one in registered["flavors"].values())
+    has_twin = any(one != dict(one, attn_type=kernel) == registered["defaults"] | fields for one in twins)
     return replace(model_of(family, fields), name=called), str(kernel) if has_twin and kernel != "sdpa" else ""
+
+
+MOE_ARGS = {"num_experts": 8, "top_k": 1, "num_shared_experts": 1, "score_func": "sigmoid", "route_norm": False,
+            "route_scale": 1.0, "gate_bias": False}  # fmt: skip
+"""Defaults of torchtitan/models/moe/moe.py MoEArgs; those of a family's arguments are in `torchtitan_flavors`."""
 
 
 def model_of(family: str, fields: Fields) -> Model:
     """The model of a family's arguments, its defaults where they are left out."""
-    return READERS[family](fields)
+    given = key_table("torchtitan_flavors")[family]["defaults"] | dict(fields)
+    return READERS[family](given | {"moe_args": MOE_ARGS | dict(given.get("moe_args") or {})})
 
 
-def _shared(fields: Fields, **changes: Any) -> dict[str, Any]:
-    """What all families call the same."""
-    return {
-        "name": NAME,
-        "num_layers": fields["n_layers"],
-        "hidden": fields["dim"],
-        "num_heads": fields["n_heads"],
-        "num_kv_heads": fields.get("n_kv_heads") or fields["n_heads"],
-        "vocab_size": fields["vocab_size"],
-    } | changes
-
-
-def _constants(fields: Fields, epsilon: float, base: float, scaling: Fields, experts: Fields | None) -> Constants:
-    routing: dict[str, Any] = {}
-    if experts is not None:
-        routing = {
-            "router_score": experts.get("score_func", "sigmoid"),
-            "router_normalises": experts.get("route_norm", False),
-            "router_scale": float(experts.get("route_scale", 1.0)),
-        }
-    kind = [("rope_type", scaling["rope_type"])] if scaling else []
-    rest = sorted((key, value) for key, value in scaling.items() if key != "rope_type")
-    return Constants(
-        norm_epsilon=float(fields.get("norm_eps", epsilon)),
-        rotary_base=float(fields.get("rope_theta", base)),
-        rotary_scaling=(*kind, *rest),
+def _model(fields: Fields, scaling: Fields, moe: MixtureOfExperts | None = None, **more: Any) -> Model:
+    """A model of the fields that all families call the same, with its constants; scaling: of the rotary frequencies."""
+    experts, routing = fields["moe_args"], dict[str, Any]()
+    if moe is not None:
+        routing = {"router_score": experts["score_func"], "router_normalises": experts["route_norm"]}
+        routing["router_scale"] = float(experts["route_scale"])
+    constants = Constants(
+        norm_epsilon=float(fields["norm_eps"]),
+        rotary_base=float(fields["rope_theta"]),
+        rotary_scaling=tuple(sorted(scaling.items(), key=lambda pair: (pair[0] != "rope_type", pair[0]))),
         activation="silu",
         **routing,
     )
-
-
-def _rule(experts: Fields) -> dict[str, Any]:
-    """torchtitan balances every router by a bias beside it; of models, those with sigmoid scores have it."""
-    has_rule = experts.get("score_func", "sigmoid") == "sigmoid"
-    return {"has_router_bias": True, "is_router_bias_buffer": True} if has_rule else {}
-
-
-def _experts(fields: Fields, size: int, **more: Any) -> MixtureOfExperts:
-    limits = {"num_groups": fields.get("num_expert_groups"), "top_groups": fields.get("num_limited_groups")}
-    return MixtureOfExperts(
-        num_experts=fields.get("num_experts", 8),
-        top_k=fields.get("top_k", 1),
-        expert_ffn_hidden=size,
-        shared_ffn_hidden=fields.get("num_shared_experts", 1) * size,
-        **{key: value for key, value in limits.items() if value},
+    return Model(
+        name=NAME,
+        num_layers=fields["n_layers"],
+        hidden=fields["dim"],
+        num_heads=fields["n_heads"],
+        num_kv_heads=fields.get("n_kv_heads") or fields["n_heads"],
+        vocab_size=fields["vocab_size"],
+        moe=moe,
+        constants=constants,
         **more,
     )
+
+
+def _experts(experts: Fields, size: int, **more: Any) -> MixtureOfExperts:
+    """Experts of a size. torchtitan balances every router by a bias beside it; of models, those with sigmoid scores
+    have it."""
+    limits = {"num_groups": experts.get("num_expert_groups"), "top_groups": experts.get("num_limited_groups")}
+    has_rule = experts["score_func"] == "sigmoid"
+    rule = {"has_router_bias": has_rule, "is_router_bias_buffer": has_rule}
+    return MixtureOfExperts(
+        num_experts=experts["num_experts"],
+        top_k=experts["top_k"],
+        expert_ffn_hidden=size,
+        shared_ffn_hidden=experts["num_shared_experts"] * size,
+        **{key: value for key, value in limits.items() if value},
+        **rule | more,
+    )
+
+
+def _llama_scaling(given: Fields | None, factor: float, high: float) -> dict[str, Any]:
+    """Llama's stretch of the rotary frequencies; factor, high: its defaults."""
+    found = {"scaling_factor": factor, "low_freq_factor": 1.0, "high_freq_factor": high} | dict(given or {})
+    found.setdefault("original_max_position_embeddings", 8192)
+    return {"rope_type": "llama3", "factor": found.pop("scaling_factor"), **found}
 
 
 def _llama3(fields: Fields) -> Model:
     hidden = int(8 * fields["dim"] / 3)
     if fields.get("ffn_dim_multiplier") is not None:
         hidden = int(fields["ffn_dim_multiplier"] * hidden)
-    multiple = fields.get("multiple_of", 256)
-    scaling: dict[str, Any] = {"scaling_factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0} | dict(
-        fields.get("rope_scaling_args") or {}
-    )
-    scaling.setdefault("original_max_position_embeddings", 8192)
-    scaling = {"rope_type": "llama3", "factor": scaling.pop("scaling_factor"), **scaling}
-    return Model(
-        **_shared(fields),
+    multiple, scaling = fields["multiple_of"], _llama_scaling(fields.get("rope_scaling_args"), 8.0, 4.0)
+    return _model(
+        fields,
+        scaling if scaling["factor"] != 1.0 else {},
         ffn_hidden=multiple * -(-hidden // multiple),
         head_dim=fields["dim"] // fields["n_heads"],
-        constants=_constants(fields, 1e-5, 10000.0, scaling if scaling["factor"] != 1.0 else {}, None),
     )
 
 
 def _llama4(fields: Fields) -> Model:
     """Sizes as torchtitan/models/llama4/model/model.py makes them: the hidden size is shared by a token's experts."""
-    experts, multiple = fields.get("moe_args") or {}, fields["multiple_of"]
+    experts, multiple = fields["moe_args"], fields["multiple_of"]
     width = int((fields.get("ffn_dim_multiplier") or 1.0) * int(8 * fields["dim"] / 3))
-    shares = experts.get("top_k", 1) + experts.get("num_shared_experts", 1) if fields["auto_scale_hidden_dim"] else 1
+    shares = experts["top_k"] + experts["num_shared_experts"] if fields["auto_scale_hidden_dim"] else 1
     layers, head_dim = range(fields["n_layers"]), fields["dim"] // fields["n_heads"]
     kv_heads = fields.get("n_kv_heads") or fields["n_heads"]
     full = Attention(num_heads=fields["n_heads"], num_kv_heads=kv_heads, head_dim=head_dim)
     every, chunked = fields.get("every_n_layers_nope"), replace(full, chunk=fields["fixed_attn_block_size"])
     given = fields.get("rope_scaling_args")
-    scaling = {"original_max_position_embeddings": 8192, "low_freq_factor": 1.0, "high_freq_factor": 1.0} | dict(
-        given or {}
-    )
-    kind = {"rope_type": "llama3", "factor": scaling.pop("scaling_factor", 16.0), **scaling}
-    return Model(
-        **_shared(fields),
+    return _model(
+        fields,
+        {} if given is None else _llama_scaling(given, 16.0, 1.0),
         ffn_hidden=multiple * -(-width // multiple),
         head_dim=head_dim,
-        moe=_experts(experts, multiple * -(-int(width / shares) // multiple), **_rule(experts)),
+        moe=_experts(experts, multiple * -(-int(width / shares) // multiple)),
         moe_layers=tuple((layer + 1) % fields["interleave_moe_layer_step"] == 0 for layer in layers),
         mixers=tuple(chunked if layer % every else full for layer in layers) if every else (),
-        constants=_constants(fields, 1e-5, 10000.0, {} if given is None else kind, experts),
     )
 
 
 def _qwen3(fields: Fields) -> Model:
-    experts = fields.get("moe_args", {}) if fields.get("moe_enabled", False) else None
-    return Model(
-        **_shared(fields),
-        ffn_hidden=fields.get("hidden_dim", 3072),
-        head_dim=fields.get("head_dim", 128),
-        has_qk_norm=fields.get("qk_norm", True),
-        is_tied=fields.get("enable_weight_tying", False),
-        moe=None if experts is None else _experts(experts, fields.get("moe_inter_dim", 768), **_rule(experts)),
-        constants=_constants(fields, 1e-6, 1e6, {}, experts),
+    return _model(
+        fields,
+        {},
+        ffn_hidden=fields["hidden_dim"],
+        head_dim=fields["head_dim"],
+        has_qk_norm=fields["qk_norm"],
+        is_tied=fields["enable_weight_tying"],
+        moe=_experts(fields["moe_args"], fields["moe_inter_dim"]) if fields["moe_enabled"] else None,
     )
 
 
-YARN: Mapping[str, float] = {
-    "rope_factor": 40, "original_seq_len": 4096, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
-}  # fmt: skip
-"""Defaults of DeepSeekV3ModelArgs."""
-
-
 def _deepseek_v3(fields: Fields) -> Model:
-    sizes = {"q_lora_rank": 0, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-    latent = LatentAttention(**{key: fields.get(key, usual) for key, usual in sizes.items()})
-    dense, layers, experts = fields.get("n_dense_layers", 1), fields["n_layers"], fields.get("moe_args", {})
-    moe = None
-    if dense < layers:
-        moe = _experts(experts, fields["moe_inter_dim"], **_rule(experts))
-    given = {key: float(fields.get(key, value)) for key, value in YARN.items()}
-    scaling: dict[str, Any] = {}
-    if given["rope_factor"] != 1.0:
-        scaling = {"rope_type": "yarn", "factor": given["rope_factor"], "mscale_all_dim": given["mscale"]}
-        scaling |= {key: given[key] for key in ("beta_fast", "beta_slow", "mscale")}
-        scaling["original_max_position_embeddings"] = int(given["original_seq_len"])
-    return Model(
-        **_shared(fields, num_kv_heads=fields["n_heads"]),
+    sizes = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent = LatentAttention(**{key: fields[key] for key in sizes})
+    dense, layers, factor = fields["n_dense_layers"], fields["n_layers"], float(fields["rope_factor"])
+    moe = _experts(fields["moe_args"], fields["moe_inter_dim"]) if dense < layers else None
+    scaling: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "mscale_all_dim": float(fields["mscale"])}
+    scaling |= {key: float(fields[key]) for key in ("beta_fast", "beta_slow", "mscale")}
+    scaling["original_max_position_embeddings"] = int(fields["original_seq_len"])
+    return _model(
+        dict(fields, n_kv_heads=fields["n_heads"]),
+        scaling if factor != 1.0 else {},
         ffn_hidden=fields["inter_dim"],
         head_dim=latent.qk_nope_head_dim,
         latent=latent,
         moe=moe,
         moe_layers=tuple(layer >= dense for layer in range(layers)) if moe else (),
-        constants=_constants(fields, 1e-5, 10000.0, scaling, experts if moe else None),
     )
 
 
 def _gpt_oss(fields: Fields) -> Model:
-    usual = {"dim": 2880, "n_heads": 64, "n_kv_heads": 8, "vocab_size": 201088, "moe_inter_dim": 2880, "n_layers": 24}
-    given = usual | dict(fields)
-    window, experts = given.get("sliding_window_size", 128), given.get("moe_args", {})
-    factor = float(given.get("rope_factor", 32))
+    experts, factor, window = fields["moe_args"], float(fields["rope_factor"]), fields["sliding_window_size"]
+    bias = {"has_router_bias": experts["gate_bias"], "is_router_bias_buffer": False}
     scaling = {
         "rope_type": "yarn",
         "factor": factor,
-        "beta_fast": float(given.get("ntk_beta", 32.0)),
-        "beta_slow": float(given.get("ntk_alpha", 1.0)),
-        "original_max_position_embeddings": given.get("original_seq_len", 4096),
+        "beta_fast": float(fields["ntk_beta"]),
+        "beta_slow": float(fields["ntk_alpha"]),
+        "original_max_position_embeddings": fields["original_seq_len"],
         "truncate": False,
     }
-    return Model(
-        **_shared(given),
-        ffn_hidden=given["moe_inter_dim"],
-        head_dim=given.get("head_dim", 64),
+    return _model(
+        fields,
+        scaling if factor != 1.0 else {},
+        ffn_hidden=fields["moe_inter_dim"],
+        head_dim=fields["head_dim"],
         has_linear_bias=True,
         has_attention_sinks=True,
-        activation_clamp=float(given.get("swiglu_limit", 7.0)),
-        windows=tuple(0 if layer % 2 else window for layer in range(given["n_layers"])),
-        moe=_experts(experts, given["moe_inter_dim"], has_router_bias=experts.get("gate_bias", False)),
-        constants=_constants(given, 1e-5, 150000.0, scaling if factor != 1.0 else {}, experts),
+        activation_clamp=float(fields["swiglu_limit"]),
+        windows=tuple(0 if layer % 2 else window for layer in range(fields["n_layers"])),
+        moe=_experts(experts, fields["moe_inter_dim"], **bias),
     )
 
 
