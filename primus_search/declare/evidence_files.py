@@ -17,7 +17,7 @@ collectives in us. Every row needs a source, as every number of a hardware file 
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -180,11 +180,11 @@ def _call(row: Row) -> tuple[str, tuple[float, ...], float]:
         if row["unit"] != "us":
             raise ValueError(f"a collective is given in us, not {row['unit']!r}")
         return row["op"], (float(row["num_gpus"]), float(row["message_bytes"])), value * MICRO
-    if row["kind"] not in _SHAPES:
-        raise ValueError(f"kind {row['kind']!r} is not one of collective, {', '.join(_SHAPES)}")
+    if row["kind"] not in _SIZES:
+        raise ValueError(f"kind {row['kind']!r} is not one of collective, {', '.join(_SIZES)}")
     if row["unit"] != "TFLOP/s":
         raise ValueError(f"a kernel is given in TFLOP/s, not {row['unit']!r}")
-    shape, flops = _SHAPES[row["kind"]](row)
+    shape, flops = _shape(row)
     direction = row["op"].partition("_")[0]
     if direction not in ("fwd", "bwd"):
         raise ValueError(f"op {row['op']!r} is neither fwd nor bwd")
@@ -195,17 +195,11 @@ def _call(row: Row) -> tuple[str, tuple[float, ...], float]:
     return f"{row['kind']}/{_RECIPES[row['dtype']]}/{direction}", shape, flops / (value * TERA)
 
 
-def _gemm(row: Row) -> tuple[tuple[float, ...], float]:
-    m, n, k = (float(row[name]) for name in ("m", "n", "k"))
-    return (m, n, k), 2.0 * m * n * k
-
-
-def _grouped(row: Row) -> tuple[tuple[float, ...], float]:
-    groups, m, n, k = (float(row[name]) for name in ("batch", "m", "n", "k"))
-    return (groups, m, n, k), 2.0 * groups * m * n * k
-
-
-def _attention(row: Row) -> tuple[tuple[float, ...], float]:
+def _shape(row: Row) -> tuple[tuple[float, ...], float]:
+    """Sizes of a call and the FLOPs of its forward."""
+    if row["kind"] != "attention":
+        sizes = tuple(float(row[name]) for name in _SIZES[row["kind"]])
+        return sizes, 2.0 * math.prod(sizes)
     if row["causal"] != "true":
         raise ValueError("only causal attention stands in a table")
     query_heads = float(row["heads"].partition("/")[0])
@@ -213,8 +207,5 @@ def _attention(row: Row) -> tuple[tuple[float, ...], float]:
     return (heads, seq, dim), 4.0 * heads * dim * seq * seq / 2.0
 
 
-_SHAPES: dict[str, Callable[[Row], tuple[tuple[float, ...], float]]] = {
-    "gemm": _gemm,
-    GROUPED: _grouped,
-    "attention": _attention,
-}
+_SIZES = {"gemm": ("m", "n", "k"), GROUPED: ("batch", "m", "n", "k"), "attention": ("batch", "seq", "head_dim")}
+"""Columns of a call's sizes, by its kind."""

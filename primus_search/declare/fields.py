@@ -22,10 +22,10 @@ refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the m
 import ast
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
-from typing import Any, Self, TypeVar, get_type_hints
+from typing import Any, Self, TypeVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
@@ -165,20 +165,6 @@ class Fields:
     def section(self, key: str) -> "Fields":
         """The fields of a nested mapping, none where it is missing."""
         return self._inside(self.anything(key), self.entries[key].where if key in self.entries else self.where)
-
-    def values_of(self, cls: type, names: Iterable[str]) -> dict[str, Any]:
-        """Numbers and switches called as fields of a dataclass, by its types; its defaults where they are missing."""
-        types, usual = get_type_hints(cls), {one.name: one.default for one in fields(cls)}
-        found: dict[str, Any] = {}
-        for name in names:
-            default: Any = REQUIRED if usual[name] is MISSING else usual[name]
-            if types[name] is bool:
-                found[name] = self.switch(name, default)
-            elif types[name] is float:
-                found[name] = self.number(name, default)
-            else:
-                found[name] = self.integer(name, default, least=0 if default == 0 else 1)
-        return found
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """A problem for every key that is not known, with the nearest known one."""

@@ -34,7 +34,7 @@ from primus_search.declare.fields import Fields, key_table
 from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
-from primus_search.values.machine.cluster import UNFAILING, Accelerator, Cluster, Network, Reliability
+from primus_search.values.machine.cluster import NO_TABLES, UNFAILING, Accelerator, Cluster, Network, Reliability
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
 
 HOST = "host"
@@ -224,8 +224,9 @@ def _parse(document: Document, path: Path) -> Hardware:
     words = {key: _word(reading, data, key) for key in _WORDS}
     price = leaf(float, data[_PRICE], (_PRICE,), 1.0, reading) if _PRICE in data else None
     parts: dict[str, Any] = {}
-    named = {"name": words["name"], "vendor": words["vendor"]}
-    for cls, given in ((Accelerator, named), (Network, {}), (Reliability, {})):
+    own: dict[str, Any] = {"tables": NO_TABLES}  # of a file of their own
+    named = own | {"name": words["name"], "vendor": words["vendor"]}
+    for cls, given in ((Accelerator, named), (Network, own), (Reliability, {})):
         section = cls.__name__.lower()
         if section in data:
             parts[section] = build(cls, data[section], (section,), reading, given)

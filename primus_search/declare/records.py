@@ -1,9 +1,9 @@
 """Generic loader of sourced numbers: a YAML tree becomes a tree of frozen dataclasses, guided by the types alone.
 
 A field `hbm_bytes: float` is filled by the key `hbm_GB` (or MB, GiB ...), whose value is `{value: 80, source: "..."}`.
-Nested dataclasses are nested mappings; `dict[str, Law]` is a mapping of free names; tuples are lists. Numbers need a
-source; words and switches may stand alone. Fields with a default may be left out. Everything else - a key no field
-knows, a field no key fills, a number without a source, a unit given twice - is a problem with its place.
+Nested dataclasses are nested mappings; `dict[str, Law]` is a mapping of free names. Numbers need a source; words and
+switches may stand alone. Fields with a default may be left out. Everything else - a key no field knows, a field no key
+fills, a number without a source, a unit given twice - is a problem with its place.
 
 `extends: NAME` in a hardware or stack file: what the file does not give, it has from another one.
 
@@ -15,7 +15,6 @@ Below the key `any` a base gives what every entry of a mapping of free names has
 
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -110,25 +109,16 @@ def _check_range(name: str, value: Any, raw: Any, keys: Keys, reading: Reading) 
 
 
 def _value(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
-    """The typed value of one field; None after noting a problem."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        choices = [arg for arg in args if arg is not type(None)]
-        if raw is None and len(choices) < len(args):
-            return None
-        return _value(choices[0], raw, keys, factor, reading)
+    """The typed value of one field: a dataclass, a mapping of free names, or a leaf; None after noting a problem."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return build(hint, raw, keys, reading)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _table(args[1], raw, keys, factor, reading)
-    return leaf(hint, raw, keys, factor, reading)
-
-
-def _table(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
+    origin = get_origin(hint)
+    if not (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return leaf(hint, raw, keys, factor, reading)
     if not isinstance(raw, dict):
         reading.problem(keys, f"expected a mapping of names, got {quoted(raw)}")
         return None
-    return {name: _value(hint, item, (*keys, name), factor, reading) for name, item in raw.items()}
+    return {name: _value(get_args(hint)[1], item, (*keys, name), factor, reading) for name, item in raw.items()}
 
 
 def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
@@ -143,8 +133,7 @@ def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> An
             reading.problem(keys, 'missing value: write {value: ..., source: "..."}')
             return None
         value, source = raw["value"], raw.get("source")
-    is_number = hint in (int, float) or get_origin(hint) is tuple
-    if is_number and not (isinstance(source, str) and source.strip()):
+    if hint in (int, float) and not (isinstance(source, str) and source.strip()):
         reading.problem(keys, 'missing source: write {value: ..., source: "where the number is from"}')
     converted = _scalar(hint, value, keys, factor, reading)
     path = ".".join(str(key) for key in keys)
@@ -155,16 +144,11 @@ def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> An
 
 
 def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) -> Any:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        if not isinstance(value, list):
-            reading.problem(keys, f"expected a list, got {quoted(value)}")
-            return None
-        item = args[0]
-        return tuple(_scalar(item, v, (*keys, i), factor, reading) for i, v in enumerate(value))
-    if origin is Literal:
-        if value not in args:
-            reading.problem(keys, f"{quoted(value)} is not one of {join_words(args)}{did_you_mean(str(value), args)}")
+    """A word, a switch or a number, in base units; None, or the value itself, after noting a problem."""
+    if get_origin(hint) is Literal:
+        words = get_args(hint)
+        if value not in words:
+            reading.problem(keys, f"{quoted(value)} is not one of {join_words(words)}{did_you_mean(str(value), words)}")
         return value
     if hint is bool or hint is str:
         if not isinstance(value, hint):
@@ -174,13 +158,9 @@ def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) 
         reading.problem(keys, f"expected a number, got {quoted(value)}")
         return None
     scaled = value if factor == 1.0 else value * factor
-    if hint is int:
-        if scaled != int(scaled):
-            reading.problem(keys, f"expected a whole number, got {quoted(value)}")
-        return int(scaled)
-    if hint is float:
-        return float(scaled)
-    raise TypeError(f"{hint!r} is not a type a hardware or stack file can hold")
+    if hint is int and scaled != int(scaled):
+        reading.problem(keys, f"expected a whole number, got {quoted(value)}")
+    return hint(scaled)
 
 
 EXTENDS, VARIANTS = "extends", "variants"

@@ -63,13 +63,8 @@ class FileKind(Enum):
     FRAMEWORK = ("hardware/frameworks", "framework")
     SPACE = ("spaces", "space file")
 
-    @property
-    def folder(self) -> str:
-        return self.value[0]
-
-    @property
-    def noun(self) -> str:
-        return self.value[1]
+    def __init__(self, folder: str, noun: str) -> None:
+        self.folder, self.noun = folder, noun
 
 
 _mounted: "ContextVar[Snapshot | None]" = ContextVar("_mounted", default=None)

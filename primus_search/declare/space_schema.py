@@ -15,7 +15,7 @@ about it points at the flag or variable, and the run can record what won.
 import ast
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -238,16 +238,19 @@ def _known_keys(keys: Keys) -> list[str]:
     return list(model.model_fields)
 
 
+_SECTIONS: Mapping[str, Collection[str]] = {
+    "space": AXIS.keys(),
+    "search": SearchFile.model_fields.keys(),
+    "workload": WorkloadFile.model_fields.keys(),
+    "benchmark": BenchmarkFile.model_fields.keys(),
+}
+"""Keys of each section."""
+
+
 def _elsewhere(key: str) -> str:
     """A hint for a key that belongs into another section."""
-    sections: dict[str, list[str]] = {"space": list(AXIS)}
-    for name, model in (("search", SearchFile), ("workload", WorkloadFile), ("benchmark", BenchmarkFile)):
-        sections[name] = list(model.model_fields)
-    for section, names in sections.items():
-        near = did_you_mean(key, names)
-        if near:
-            return near.replace("'", f"'{section}.", 1)
-    return ""
+    near = ((section, did_you_mean(key, names)) for section, names in _SECTIONS.items())
+    return next((hint.replace("'", f"'{section}.", 1) for section, hint in near if hint), "")
 
 
 _EXPECTED = {
@@ -358,17 +361,15 @@ def key_path(name: str) -> Keys | None:
         return ("space", axis_name(rest))
     if first in SpaceFile.model_fields:
         return tuple(name.split("."))
-    if name in AXIS:
-        return ("space", name)
-    if name in WorkloadFile.model_fields:
-        return ("workload", name)
-    if name in SearchFile.model_fields:
-        return ("search", name)
-    return None
+    section = next((section for section in _ALONE if name in _SECTIONS[section]), None)
+    return (section, name) if section else None
+
+
+_ALONE = ("space", "workload", "search")
 
 
 def _bare_names() -> list[str]:
-    return [*AXIS, *SpaceFile.model_fields, *WorkloadFile.model_fields, *SearchFile.model_fields]
+    return [*AXIS, *SpaceFile.model_fields, *(name for section in _ALONE[1:] for name in _SECTIONS[section])]
 
 
 def _put(data: dict[str, Any], keys: Keys, value: Any) -> None:

@@ -138,12 +138,8 @@ def unsaid_constants(model: Model, read: Model) -> list[str]:
             value, back = _plainly(ours), _plainly(theirs)
         if value != back and not (one.name == "router_scale" and value == 1.0 and back is None):
             lost.append(f"{one.name.replace('_', ' ')} of the model: {_shown(value)}")
-    activation = ours.activation
-    if (
-        not model.is_gated
-        and activation
-        and ACTIVATIONS.get(activation, activation) != ACTIVATIONS.get(theirs.activation, theirs.activation)
-    ):
+    activation, (form, back) = ours.activation, [ACTIVATIONS.get(c.activation, c.activation) for c in (ours, theirs)]
+    if not model.is_gated and activation and form != back:
         lost.append(f"activation of the MLP: {activation}")
     if not activation and not model.is_gated:
         lost.append("activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron")

@@ -15,7 +15,7 @@ Read like a space file: every problem at once, with file, line and path. Variabl
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
@@ -81,7 +81,7 @@ def load_sweep(path: Path) -> NightlySweep:
     runs = _beside(path, accuracy.word("runs")) if top.has("accuracy") else None
     if runs and accuracy.has("runs") and not runs.is_file():
         accuracy.problem("runs", f"no such file '{runs}'")
-    tolerances = limits.values_of(Tolerances, known[-1])
+    tolerances = {name: limits.number(name, usual) for name, usual in asdict(Tolerances()).items()}
     for key, value in tolerances.items():
         if value < 0:
             limits.problem(key, f"a tolerance is at least 0, got {value}")

@@ -26,7 +26,6 @@ class Part:
     kind: Literal["mesh", "switch"]
     is_fused: bool = True
     laws: dict[str, Law]
-    steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.latency_s < 0:
@@ -38,7 +37,6 @@ latency_us: {value: 3, source: "data sheet"}
 kind: mesh
 laws:
   ring: {rate_GBps: {value: 50, source: "measured"}}
-steps: {value: [1, 2], source: "manual"}
 """
 
 
@@ -52,12 +50,11 @@ def test_values_come_out_in_base_units_with_their_sources() -> None:
     document = parse(GOOD, "p.yaml")
     reading = Reading(document)
     part = build(Part, document.data, (), reading)
-    assert part == Part(latency_s=3e-6, kind="mesh", laws={"ring": Law(rate_bytes_per_s=50e9)}, steps=(1, 2))
+    assert part == Part(latency_s=3e-6, kind="mesh", laws={"ring": Law(rate_bytes_per_s=50e9)})
     assert [(s.path, s.value, s.source) for s in reading.sources] == [
         ("latency_us", 3, "data sheet"),
         ("kind", "mesh", ""),
         ("laws.ring.rate_GBps", 50, "measured"),
-        ("steps", [1, 2], "manual"),
     ]
 
 
@@ -69,14 +66,14 @@ def test_values_come_out_in_base_units_with_their_sources() -> None:
           'p.yaml:1 @ $.latency_us: missing source: write {value: ..., source: "where the number is from"}']),
         ("latency_us", "latency", ["p.yaml:1 @ $.latency: unknown key; did you mean 'latency_s'?",
          "p.yaml:1 @ $: missing key latency_ns, latency_us, latency_ms or latency_s"]),
+        ("ring: {", "ring: {count: {value: 1.5, source: x}, ",
+         ["p.yaml:4 @ $.laws.ring.count: expected a whole number, got 1.5"]),
         ("kind: mesh", "kind: mash", ["p.yaml:2 @ $.kind: 'mash' is not one of mesh or switch; did you mean 'mesh'?"]),
         ("kind: mesh", "kind: mesh\nlatency_ms: 1",
          ["p.yaml:3 @ $.latency_ms: is the same quantity as 'latency_us'; keep one"]),
         ("value: 50", "value: fast", ["p.yaml:4 @ $.laws.ring.rate_GBps: expected a number, got 'fast'"]),
         ("value: 50", "value: .inf", ["p.yaml:4 @ $.laws.ring.rate_GBps: expected a number, got inf"]),
         ("value: 3", "value: -3", ["p.yaml:1 @ $.latency_us: must be at least 0, got -3"]),
-        ("value: [1, 2]", "value: 1", ["p.yaml:5 @ $.steps: expected a list, got 1"]),
-        ("value: [1, 2]", "value: [1.5]", ["p.yaml:5 @ $.steps[0]: expected a whole number, got 1.5"]),
         ("kind: mesh", "kind: mesh\nis_fused: 1", ["p.yaml:3 @ $.is_fused: expected true or false, got 1"]),
         ("  ring: {rate_GBps", "  ring: {rate_bytes_per_s", []),
         ("value: 3, ", "", ['p.yaml:1 @ $.latency_us: missing value: write {value: ..., source: "..."}']),

@@ -35,6 +35,8 @@ _MATHS = {
     ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 _NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
+_JOINTS = (("||", "-o"), ("&&", "-a"))
+"""Signs between tests, those that bind least first."""
 _FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxLNOGS")
 _SAFE_PATTERN = re.compile(r"[\w\s^$\[\]\-+*.:,=/@%]{0,80}")
 """A regular expression of a script that is matched: no groups, so that it cannot run long."""
@@ -659,7 +661,7 @@ class Script:
     def _test(self, pieces: list[str], at: int) -> bool:
         """A test: of words, numbers, or files, which are guesses."""
         self._doubts.clear()
-        value, _ = self._either(list(pieces))
+        value, _ = self._joined(pieces)
         if self._doubts:
             return bool(self._guess(at, int(value), (int(not value),)))
         return value
@@ -669,18 +671,14 @@ class Script:
         value = [self._known([self._number(part)])[0] for part in text.split(",")][-1] not in ("", "0")
         return bool(self._guess(at, int(value), (int(not value),))) if self._doubts else value
 
-    def _either(self, pieces: list[str]) -> tuple[bool, list[str]]:
-        value, rest = self._both(pieces)
-        while rest and rest[0] in ("||", "-o"):
-            other, rest = self._both(rest[1:])
-            value = value or other
-        return value, rest
-
-    def _both(self, pieces: list[str]) -> tuple[bool, list[str]]:
-        value, rest = self._single(pieces)
-        while rest and rest[0] in ("&&", "-a"):
-            other, rest = self._single(rest[1:])
-            value = value and other
+    def _joined(self, pieces: list[str], signs: tuple[tuple[str, ...], ...] = _JOINTS) -> tuple[bool, list[str]]:
+        """Tests between the first signs, inside them those between the others; and the pieces behind."""
+        if not signs:
+            return self._single(pieces)
+        value, rest = self._joined(pieces, signs[1:])
+        while rest and rest[0] in signs[0]:
+            other, rest = self._joined(rest[1:], signs[1:])
+            value = value or other if "||" in signs[0] else value and other
         return value, rest
 
     def _single(self, pieces: list[str]) -> tuple[bool, list[str]]:
@@ -690,7 +688,7 @@ class Script:
             value, rest = self._single(pieces[1:])
             return not value, rest
         if pieces[0] in ("(", "\\("):
-            value, rest = self._either(pieces[1:])
+            value, rest = self._joined(pieces[1:])
             return value, rest[1:]
         sign = pieces[1] if len(pieces) > 2 else ""
         if sign in ("=", "==", "!=", "=~", "<", ">", "\\<", "\\>", *_NUMERIC):
