@@ -92,6 +92,15 @@ def test_without_primus_the_preset_of_the_same_name_stands_in(monkeypatch: pytes
     assert model.num_layers == 16
 
 
+def test_a_preset_that_stands_in_says_what_the_file_of_primus_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """deepseek_v2_base.yaml has `qk_layernorm: true`: norms of queries and keys where latent attention is off."""
+    text = "modules: {pre_trainer: {framework: megatron, model: deepseek_v2_lite.yaml, overrides: "
+    Path("e.yaml").write_text(text + "{multi_latent_attention: false}}}")
+    monkeypatch.delenv("PRIMUS_PATH", raising=False)
+    model = load_model("e.yaml")
+    assert (model.latent, model.has_qk_norm, model.constants.norm_epsilon) == (None, True, 1e-06)
+
+
 @pytest.mark.parametrize(
     ("given", "flags"),
     [
