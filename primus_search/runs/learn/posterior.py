@@ -40,7 +40,7 @@ intervals of the mixture then hold 95, 92 and 95 % of the other runs of 12 publi
 
 LIKENESS = 0.10
 """Standard deviation of what near configurations of one model on one device share. With 0.1, 0.15 and 0.2 and reaches
-of 1.5 to 3 medians of twelve publishers lie within 0.3 of each other, in both halves of them, 2026-11-24."""
+of 1.5 to 3 the medians over twelve publishers lie within 0.3 of each other, 2026-11-24."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
