@@ -37,17 +37,12 @@ DISPATCH_WEIGHT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateOrder:
-    """An order's times and how to write it down.
-
-    `cost`: the time to find it, in placements of its passes; `again`: the same recipe for another number of
-    micro-batches, where there is one.
-    """
+    """An order's times and how to write it down; `cost`: the time to find it, in placements of its passes."""
 
     makespan: float
     span: float
     cost: int
     table: Callable[[], Table]
-    again: "Callable[[Request], CandidateOrder | None] | None" = None
 
     def score(self, request: Request) -> tuple[int, int]:
         """What decides, rounded so that float noise does not."""
@@ -92,8 +87,6 @@ def fastest(request: Request, limit: float, rules: Rules) -> Table:
         return _polished(request, best[0], limit, rules.polish)
     longer = [extended(each.table(), request.microbatches) for each in best]
     finalists = [as_run(request, table, cost=2) for table in longer if table is not None]
-    if longer[0] is None and best[0].again is not None:
-        finalists += filter(None, [best[0].again(request)])
     if rules.in_full is not None:
         beaten = [(each.makespan, each.span) for each in sorted(finalists, key=by_score(request))[:1]]
         finalists += rules.in_full(request, limit, *beaten)

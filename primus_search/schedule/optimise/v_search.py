@@ -113,33 +113,23 @@ def _portfolio(
         first = {start: order for start in STARTS[:5] for order in search.first_order(start)}
         yield from (order[0] for order in first.values())
         for start in (STARTS[place] for place in EVEN if STARTS[place] in first):
-            yield from (each[0] for each in search.improved(start, first[start][1], ROUNDS[0]))
+            yield from (each[0] for each in search.improved(first[start][1], ROUNDS[0]))
     for lay in laid:
         for order in search.first_order(lay):
             yield order[0]
-            yield from (each[0] for each in search.improved(lay, order[1], ROUNDS[0]))
-    found: list[tuple[CandidateOrder, PatternStart, Columns]] = []
+            yield from (each[0] for each in search.improved(order[1], ROUNDS[0]))
+    found: list[tuple[CandidateOrder, Columns]] = []
     for start in STARTS[: max(STARTED, START_ROWS // (12 * request.stages * request.microbatches))]:
         for order in search.first_order(start):
-            found.append((order[0], start, order[1]))
+            found.append(order)
             yield order[0]
     if not found:
         yield from dispatched(request, limit)
     ranking = by_score(request)
-    distinct = {ranking(each): (start, columns) for each, start, columns in reversed(found)}
+    distinct = {ranking(each): columns for each, columns in reversed(found)}
     for score in sorted(distinct)[:FURTHER]:
         for turns in ROUNDS:
-            for order in search.improved(*distinct[score], turns):
-                yield order[0]
-
-
-def _replayed(start: Start, turns: Turns, limit: float, request: Request) -> CandidateOrder | None:
-    """The order of a start after some turns."""
-    search = _VSearch.of(request, limit)
-    orders = list(search.first_order(start))
-    if orders and turns:
-        orders = list(search.improved(start, orders[0][1], turns))[len(turns) - 1 :]
-    return orders[0][0] if orders else None
+            yield from (order[0] for order in search.improved(distinct[score], turns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +150,7 @@ class _VSearch:
     def first_order(self, start: Start) -> Iterator[tuple[CandidateOrder, Columns]]:
         """The order of a start with its gaps filled; none where it does not fit."""
         columns = self._walked(start) if isinstance(start, PatternStart) else self._laid(start)
-        order = None if columns is None else self.filled(columns, start, ())
+        order = None if columns is None else self.filled(columns)
         if order is not None:
             yield order
 
@@ -184,27 +174,24 @@ class _VSearch:
         )  # fmt: skip
         return (columns[0], columns[1], columns[2]) if makespan < np.inf else None
 
-    def filled(self, columns: Columns, start: Start, turns: Turns) -> tuple[CandidateOrder, Columns] | None:
-        """An order that came from a start by some turns with its gaps filled; None where it does not fit."""
+    def filled(self, columns: Columns) -> tuple[CandidateOrder, Columns] | None:
+        """An order with its gaps filled; None where it does not fit."""
         makespan, span, *better = gaps_filled(
             self.request.stages, self.request.microbatches, *columns, self.duration, self.request.costs.comm,
             self.request.costs.activation, self.limit,
         )  # fmt: skip
         if not np.isfinite(makespan):
             return None
-        candidate = CandidateOrder(
-            makespan=makespan, span=span, cost=FILL_WEIGHT, table=partial(self.request.table, *better),
-            again=partial(_replayed, start, turns, self.limit),
-        )  # fmt: skip
-        return candidate, tuple(better)
+        table = partial(self.request.table, *better)
+        return CandidateOrder(makespan=makespan, span=span, cost=FILL_WEIGHT, table=table), tuple(better)
 
-    def improved(self, start: Start, columns: Columns, turns: Turns) -> Iterator[tuple[CandidateOrder, Columns]]:
+    def improved(self, columns: Columns, turns: Turns) -> Iterator[tuple[CandidateOrder, Columns]]:
         """The orders after each turn: weight gradients placed anew, gaps filled."""
-        for n, turn in enumerate(turns, start=1):
+        for turn in turns:
             kind, stage, micro = (column[columns[0] != W] for column in columns)
             pattern = self.request.table(np.where(kind == B, np.int8(BW), kind), stage, micro)
             anew = split_backward(self.request, pattern, self.limit, self.delay_limits[turn])
-            order = None if anew is None else self.filled((anew.kind, anew.stage, anew.micro_batch), start, turns[:n])
+            order = None if anew is None else self.filled((anew.kind, anew.stage, anew.micro_batch))
             if order is None:
                 return
             yield order
