@@ -13,7 +13,6 @@ Valid: one stage per rank. Table 5 of the paper follows to four decimals.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 
@@ -210,9 +209,6 @@ Patterns = Callable[[Request], Iterable[Table]]
 SHORT = 4
 """Micro-batches of the short run, in units of the pipeline's ranks; its periods can be as long as two such units."""
 
-CHUNKED_ROWS, CHUNKED_ROWS_PER_PASS = 90_000, 2
-"""Passes that candidates may place where ranks hold several chunks: two thirds of the usual, for 0.06 % of time."""
-
 
 def fastest_loop(request: Request, limit: float, patterns: Patterns) -> Table:
     """The best order found whose activations stay within `limit`; "best" is the request's objective.
@@ -221,24 +217,19 @@ def fastest_loop(request: Request, limit: float, patterns: Patterns) -> Table:
     `ScheduleError` when not even one micro-batch fits.
     """
     rules = Rules(portfolio=partial(_portfolio, patterns), short=SHORT, step=2 * request.stages, in_full=_published)
-    if request.virtual_stages > 1:
-        rules = replace(rules, rows=CHUNKED_ROWS, rows_per_pass=CHUNKED_ROWS_PER_PASS)
     return fastest(request, limit, rules)
 
 
 def _portfolio(patterns: Patterns, request: Request, limit: float) -> Iterator[CandidateOrder]:
     """Orders within the limit, roughly in the order of what they add to the ones before them."""
     fused = list(patterns(request))
-    has_chunks = request.virtual_stages > 1
     first = weights_placed(request, limit, fused[:1])
     yield from islice(first, 1)
-    if has_chunks:
+    if request.virtual_stages > 1:
         yield from _lagging(request, limit, fused)
     yield from first
     yield from _published(request, limit)
     yield from dispatched(request, limit)
-    if not has_chunks:
-        yield from _lagging(request, limit, fused)
     yield from weights_placed(request, limit, fused[1:])
 
 

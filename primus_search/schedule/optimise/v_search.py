@@ -85,9 +85,6 @@ POLISH_WORK = 8_000_000
 ROUNDS: tuple[Turns, ...] = ((0,), (3,), (6, 3))
 """What is tried on the best orders; W at once (6) makes room for what follows."""
 
-EVEN = (1, 3)
-"""Starts that after one turn reach the bound of V-Half and V-Min where all passes are alike and hops are free."""
-
 MOST_MEMORY = 2
 """Activations beyond this many times those of 1F1B gain nothing but an order that does not repeat."""
 
@@ -109,11 +106,6 @@ def _portfolio(
 ) -> Iterator[CandidateOrder]:
     yield from weights_placed(request, limit, patterns(request))
     search = _VSearch.of(request, limit)
-    if not np.ptp(search.duration) and not request.costs.comm.any():
-        first = {start: order for start in STARTS[:5] for order in search.first_order(start)}
-        yield from (order[0] for order in first.values())
-        for start in (STARTS[place] for place in EVEN if STARTS[place] in first):
-            yield from (each[0] for each in search.improved(first[start][1], ROUNDS[0]))
     for lay in laid:
         for order in search.first_order(lay):
             yield order[0]
