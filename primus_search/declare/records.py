@@ -1,9 +1,9 @@
 """Generic loader of sourced numbers: a YAML tree becomes a tree of frozen dataclasses, guided by the types alone.
 
 A field `hbm_bytes: float` is filled by the key `hbm_GB` (or MB, GiB ...), whose value is `{value: 80, source: "..."}`.
-Nested dataclasses are nested mappings; `dict[str, Law]` is a mapping of free names. Numbers need a source; words and
-switches may stand alone. Fields with a default may be left out. Everything else - a key no field knows, a field no key
-fills, a number without a source, a unit given twice - is a problem with its place.
+Nested dataclasses are nested mappings; `dict[str, Law]` is a mapping of free names; tuples are lists. Numbers need a
+source; words and switches may stand alone. Fields with a default may be left out. Everything else - a key no field
+knows, a field no key fills, a number without a source, a unit given twice - is a problem with its place.
 
 `extends: NAME` in a hardware or stack file: what the file does not give, it has from another one.
 
@@ -133,7 +133,8 @@ def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> An
             reading.problem(keys, 'missing value: write {value: ..., source: "..."}')
             return None
         value, source = raw["value"], raw.get("source")
-    if hint in (int, float) and not (isinstance(source, str) and source.strip()):
+    is_number = hint in (int, float) or get_origin(hint) is tuple
+    if is_number and not (isinstance(source, str) and source.strip()):
         reading.problem(keys, 'missing source: write {value: ..., source: "where the number is from"}')
     converted = _scalar(hint, value, keys, factor, reading)
     path = ".".join(str(key) for key in keys)
@@ -145,6 +146,9 @@ def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> An
 
 def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) -> Any:
     """A word, a switch or a number, in base units; None, or the value itself, after noting a problem."""
+    if get_origin(hint) is tuple:
+        items = enumerate(value if isinstance(value, list) else [value])
+        return tuple(_scalar(get_args(hint)[0], item, (*keys, i), factor, reading) for i, item in items)
     if get_origin(hint) is Literal:
         words = get_args(hint)
         if value not in words:
