@@ -39,7 +39,8 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     traffic_s[[REDUCE_MOST, REDUCE_LEAST]] += tied_gradient_s(job, c)
     d = job.degrees(c)
     replicas = d.dp * c.cp
-    group = replicas if cluster.stack.sharding.shards_optimizer_across else c.shard_ranks(replicas)
+    is_across = cluster.stack.sharding.shards_optimizer_across & (c.sharding == Sharding.HSDP)
+    group = np.where(is_across, replicas, c.shard_ranks(replicas))
     is_sharded = (c.sharding != Sharding.NONE) | (c.optimizer == Optimizer.DIST_MUON)
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)

@@ -101,7 +101,9 @@ class Share:
     expert_rows: cached_property[Floats] = cached_property(lambda s: s._expert_rows(s._model.moe))
     local_experts: cached_property[Floats] = cached_property(lambda s: s._model.moe.num_experts / s._c.ep)
     optimizer_groups: cached_property[Floats] = cached_property(
-        lambda s: np.where(s._stack.sharding.shards_optimizer_across, s.dp * s.cp / s.shards, 1.0)
+        lambda s: np.where(
+            s._stack.sharding.shards_optimizer_across & (s.sharding == Sharding.HSDP), s.dp * s.cp / s.shards, 1.0
+        )
     )
     split_share: cached_property[Floats] = cached_property(lambda s: s.split_tokens / s.tokens)
 

@@ -70,6 +70,9 @@ def data_parallel(
     dense_params, expert_params  of one rank after tensor, expert and pipeline parallelism
     backward_s, forward_s        of one micro-batch on that rank: the last backward and the next first forward
 
+    Optimizer state sharded inside groups of ranks only (a published run may have it, no space lists it): gradients are
+    all-reduced over all replicas, weights gathered inside the group.
+
     Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
@@ -78,14 +81,16 @@ def data_parallel(
     replicates = is_sharded | (c.sharding == Sharding.NONE)
     weight_bytes = np.where(_travel_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
+    shard = c.shard_ranks(d.dp * c.cp)
+    scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     reduced = [
-        _reduce(job, f"{of} gradients", group, params * replicates, is_sharded, sent_bytes)
+        _reduce(job, f"{of} gradients", group, params * replicates, scatters, sent_bytes)
         for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     gathered = [
         _buckets(job, f"{of} weights", all_gather_s, group, params * is_sharded, weight_bytes)
-        for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
+        for of, group, params in (("dense", Group(shard, c.tp), dense_params), ("expert", experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
     gather_overlap = np.where(c.overlap_grad_reduce, stack.sharding.param_gather_overlap, 0.0)
