@@ -13,7 +13,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cli.output import write
 
 if TYPE_CHECKING:
-    from primus_search.cost.projection import Projection
+    from primus_search.exploration.result import RankingTable
     from primus_search.space import Space
     from primus_search.values.candidates import Candidates
 
@@ -37,10 +37,13 @@ def project(
         notes, not_modelled = list(space.notes), None
     else:
         space, one, notes, not_modelled = _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
-    from primus_search.cost.project import Projector
+    import numpy as np
 
-    projection = Projector(space.job, memory_margin=space.search.memory_margin).project(one)
-    figures = _figures(space, projection, one) | {"notes": notes}
+    from primus_search.exploration.neighbours import Evaluator
+    from primus_search.exploration.result import RankingTable
+
+    ranked = RankingTable.of(Evaluator(space, space.clusters[0]), np.zeros(1, np.int64), one)
+    projection, figures = ranked.projection, _figures(space, ranked) | {"notes": notes}
     if not_modelled is not None:
         figures["not_modelled"] = not_modelled
     if trace is not None:
@@ -150,15 +153,16 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
         raise InputError([Problem("--set", f"{', '.join(several)}: give one value each; `run` searches many")])
 
 
-def _figures(space: "Space", p: "Projection", one: "Candidates") -> dict[str, Any]:
+def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
+    """What is printed of the one row of a table, with the rates that it has in a ranking."""
     from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
-    from primus_search.cost.confidence.uncertainty import confidence
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.projection import Verdict
     from primus_search.declare.evidence_files import load_ranges
     from primus_search.exploration.neighbours import figures_of
 
-    of, sure = figures_of(p, 0), confidence(space.job, one, p)
+    p, one, sure = ranked.projection, ranked.candidates, ranked.confidence
+    of = figures_of(p, 0)
     job = space.workload
     feasible, fits = bool(p.fits[0]), float(sure.fits[0])
     return {

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -171,3 +172,17 @@ def test_the_printed_frontier_and_scaling_are_sorted_by_what_they_are_of(run: Sa
     start = next(i for i, line in enumerate(lines) if line.split()[:2] == ["GB", "projected"])
     sizes = [float(line.split()[0]) for line in lines[start + 2 :] if line[:8].strip().replace(".", "").isdigit()]
     assert len(sizes) >= 2 and sizes == sorted(sizes)
+
+
+def test_project_says_of_a_row_what_its_run_says(run: SavedRun) -> None:
+    projected = "tokens_per_s_per_gpu"
+    shown = (RATE, projected, f"{projected}_low", f"{projected}_high")
+    shares = set()
+    for rank in (1, 7, len(run.ranking)):
+        done = CliRunner().invoke(app, ["project", "--row", f"{run.path}/ranking.csv:{rank}", "--json"])
+        assert done.exit_code == 0, done.output
+        found, row = json.loads(done.stdout), run.row(rank)
+        for name in shown:
+            assert found[name] == pytest.approx(row[name], rel=1e-6)
+        shares.add(round(found[RATE] / found[projected], 3))
+    assert len(shares) > 1, "rows differ in what rests on unmeasured switches"
