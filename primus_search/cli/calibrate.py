@@ -61,7 +61,7 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
     """The hardware file again with every fitted number and its provenance, and with the measured table if given."""
     import datetime
 
-    from primus_search.runs.calibrate.kernel_fit import with_fitted, with_tables
+    from primus_search.runs.calibrate.hardware_edits import with_fitted, with_tables
 
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     text = with_fitted(result.path.read_text(encoding="utf-8"), result.calibration, today, str(result.path))

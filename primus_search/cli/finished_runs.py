@@ -38,7 +38,7 @@ def compare(words: list[str] | None = None, as_json: bool = False) -> None:
     """Two runs, or two rows of one run, side by side: what changed, and why."""
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
-    from primus_search.report.explain_text import print_comparison
+    from primus_search.report.compare_text import print_comparison
 
     (a, rank_a), (b, rank_b) = _sides(list(words or []))
     found = compared(a, b, rank_a, rank_b)

@@ -47,7 +47,7 @@ def project(
     if not_modelled is not None:
         figures["not_modelled"] = not_modelled
     if trace is not None:
-        from primus_search.report.gantt import trace_bytes
+        from primus_search.report.step_trace import trace_bytes
 
         write(trace, trace_bytes(space.job, one, projection, packed=trace.suffix == ".gz"), "--trace")
     if against is not None:

@@ -26,7 +26,8 @@ def tune(
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     changed = dict(locals())
     from primus_search.export.ranks import SLURM
-    from primus_search.runs.learn.tuning import Limits, TrialRows, launch_words, tune
+    from primus_search.runs.learn.trial import Limits
+    from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
 
     share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
     if through:

@@ -17,10 +17,11 @@ from primus_search.exploration.engines.local_engine import Engine, WorkerLost, a
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
-from primus_search.exploration.findings import FunnelStage, Journal
+from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
+from primus_search.exploration.run_folder.journal import Journal
 from primus_search.space import Space
 
 KEEP = 100_000

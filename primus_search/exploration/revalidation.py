@@ -31,7 +31,8 @@ from primus_search.exploration.result import (
 )
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
-from primus_search.exploration.run_folder.saved_run import SavedRun, file_facts
+from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 

@@ -1,7 +1,8 @@
 """The nightly sweep: the same spaces every night, compared with accepted figures, and why they moved.
 
-sweep.py reads a sweep file; night_run.py makes one night of it, compares, and sets changed inputs back one at a time;
-baseline.py takes what is compared and keeps accepted figures with their inputs; night_folder.py writes the reports.
+sweep.py reads a sweep file; night_run.py makes one night of it and compares; figures.py takes what is compared;
+causes.py sets changed inputs back one at a time; baseline.py keeps accepted figures with their inputs; night_folder.py
+writes the reports.
 """
 
 from primus_search.nightly.night_folder import default_folder, write_night

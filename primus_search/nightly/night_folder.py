@@ -15,7 +15,8 @@ from primus_search.base.guards.files import write_whole
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.exploration import StoreError
-from primus_search.nightly.night_run import Cause, Check, Night
+from primus_search.nightly.causes import Cause
+from primus_search.nightly.night_run import Check, Night
 
 MOST_CHANGES = 40
 LEAST_EFFECT = 5e-7

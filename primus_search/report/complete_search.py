@@ -19,7 +19,8 @@ from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError
-from primus_search.exploration.run_folder.saved_run import SavedRun, fingerprint, remember
+from primus_search.exploration.run_folder.question import fingerprint
+from primus_search.exploration.run_folder.saved_run import SavedRun, remember
 from primus_search.space import Space
 
 

@@ -153,7 +153,8 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     from primus_search.declare.hardware_files import load_hardware, load_stack
     from primus_search.measure.isolate import ProcessVerdict, isolated
     from primus_search.measure.modules.streams import memory_law
-    from primus_search.runs.calibrate.kernel_fit import calibrate_hardware, with_fitted, with_tables
+    from primus_search.runs.calibrate.hardware_edits import with_fitted, with_tables
+    from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
     from primus_search.runs.calibrate.points import read_points
     from tests.support.single_device import SIZES, device_rates
 

@@ -44,7 +44,7 @@ def measure(file: Path, name: str, chunks: int, sample: int) -> None:
     from primus_search.exploration.exhaustive.collect import _Gathered, silent
     from primus_search.exploration.exhaustive.evaluate import CHUNK_ROWS, Funnel
     from primus_search.exploration.exhaustive.task_plan import SEEDED_WORKERS, plan_tasks, promising_places, seeds
-    from primus_search.exploration.findings import Journal
+    from primus_search.exploration.run_folder.journal import Journal
 
     space = load_space(name)
     start = time.process_time()

@@ -12,12 +12,13 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.exploration import Options, RunFolder, StoreError, run_search
-from primus_search.exploration import findings as journals
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.funnel import LEAST_RANKED
+from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.candidates_file import Kept
-from primus_search.exploration.run_folder.saved_run import SHAPE, SavedRun
+from primus_search.exploration.run_folder.run_facts import SHAPE
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
 from primus_search.space import Space
 from tests.end_to_end.test_search import ranking_of, searched, space_of

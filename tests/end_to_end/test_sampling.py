@@ -19,8 +19,9 @@ from primus_search.exploration import Options, SearchResult, run_search
 from primus_search.exploration.exhaustive.collect import Budget
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, Shortlist
+from primus_search.exploration.sampled.nearest import Nearest
 from primus_search.exploration.sampled.samplers import run_sampler
-from primus_search.exploration.sampled.screening import Nearest, ScreenedCluster
+from primus_search.exploration.sampled.screening import ScreenedCluster
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, OUTER
 from tests.end_to_end.test_search import ranking_of, searched, space_of

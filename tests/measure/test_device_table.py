@@ -11,7 +11,7 @@ from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.measure.device.device_table import COLUMNS, SWEEPS, to_csv
-from primus_search.runs.calibrate.kernel_fit import with_tables
+from primus_search.runs.calibrate.hardware_edits import with_tables
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import run_here
 from tools.truth.training import SMALLEST

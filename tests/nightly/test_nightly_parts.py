@@ -10,17 +10,9 @@ from primus_search.declare import load_space, make_space
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
 from primus_search.declare.search_path import FileKind, names
-from primus_search.exploration.run_folder.saved_run import fingerprint
-from primus_search.nightly.baseline import (
-    GROUPS,
-    Accuracy,
-    BaselineState,
-    code_hashes,
-    hypervolume,
-    inputs_of,
-    moved_most,
-    with_groups,
-)
+from primus_search.exploration.run_folder.question import fingerprint
+from primus_search.nightly.baseline import GROUPS, BaselineState, code_hashes, inputs_of, with_groups
+from primus_search.nightly.figures import Accuracy, hypervolume, moved_most
 from primus_search.nightly.night_run import compare
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.values.machine.cluster import Accelerator

@@ -27,8 +27,9 @@ from primus_search.export import launch_files
 from primus_search.export.job import LaunchJob
 from primus_search.nightly import night_folder as night_page
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason
+from primus_search.nightly.causes import Cause
 from primus_search.nightly.night_folder import junit, markdown
-from primus_search.nightly.night_run import Cause, Check, Night
+from primus_search.nightly.night_run import Check, Night
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.report.html import content, embedded, page
 from primus_search.report.notebook import Run

@@ -27,8 +27,8 @@ from primus_search.declare import load_cluster, load_hardware, load_model, load_
 from primus_search.declare.families import FAMILIES
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.exploration import Options, RunFolder, run_search
-from primus_search.exploration import findings as journals
-from primus_search.exploration.run_folder.saved_run import file_facts
+from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.export import launch_files
 from primus_search.nightly.sweep import load_sweep
 from primus_search.report.complete_search import keep_inputs

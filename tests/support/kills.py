@@ -25,7 +25,7 @@ import yaml
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.exhaustive import evaluate, task_plan
-from primus_search.exploration.findings import MAGIC
+from primus_search.exploration.run_folder.journal import MAGIC
 
 TASK_ROWS = KEEP = 500
 MARK = "KILL_TEST_MARK"

@@ -34,7 +34,7 @@ import numpy as np
 from primus_search.base.bounded import bounded_minimum
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import read
-from primus_search.runs.calibrate.kernel_fit import leaves
+from primus_search.runs.calibrate.hardware_edits import leaves
 from primus_search.runs.learn.hypotheses import BoundedNumber
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun

@@ -12,7 +12,8 @@ from primus_search.base.guards.interrupts import Interrupted, signal_of
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist, ShortlistRows
-from primus_search.exploration.findings import Findings, Journal
+from primus_search.exploration.findings import Findings
+from primus_search.exploration.run_folder.journal import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Search by sampling with Optuna where the space is beyond the budget of an exhaustive walk.
 
 Each axis with more than one value is a parameter: the position of the value on its axis. Positions are settled to the
-nearest legal candidate (`screening.Nearest`), so every trial is legal and conditional axes need no special care.
+nearest legal candidate (`nearest.Nearest`), so every trial is legal and conditional axes need no special care.
 
 Trials come in batches. A quarter of a batch is asked of the sampler, as long as asking is cheap (the models behind TPE,
 GP and NSGA grow dearer with every trial they remember). For the rest a few thousand proposals are made around the best
@@ -31,7 +31,8 @@ from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, leaders, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import rival_s
-from primus_search.exploration.sampled.screening import Nearest, Screened, ScreenedCluster
+from primus_search.exploration.sampled.nearest import Nearest
+from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
 from primus_search.exploration.sampled.study import Studies, TrialOutcome
 from primus_search.space import Space
 from primus_search.values.candidates import Columns, Floats, Ints

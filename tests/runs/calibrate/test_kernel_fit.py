@@ -17,7 +17,8 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.search_path import FileKind as Named
 from primus_search.declare.search_path import names
 from primus_search.measure.device.device_table import COLUMNS, to_csv
-from primus_search.runs.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, leaves, number_at, with_fitted
+from primus_search.runs.calibrate.hardware_edits import leaves, with_fitted
+from primus_search.runs.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, number_at
 from primus_search.runs.calibrate.points import Direction, KernelKind, Point, PointTable, read_points
 from primus_search.values.candidates import Fp8
 from tools.docs.generated import count_fitted

@@ -15,18 +15,8 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn import submitted
-from primus_search.runs.learn.tuning import (
-    PROCESS,
-    RESULT,
-    STUDY,
-    TRIALS,
-    Limits,
-    TrialRows,
-    TrialVerdict,
-    Tuned,
-    end_left_over,
-    tune,
-)
+from primus_search.runs.learn.trial import PROCESS, RESULT, Limits, TrialVerdict, end_left_over
+from primus_search.runs.learn.tuning import STUDY, TRIALS, TrialRows, Tuned, tune
 from tests.support.small_runs import make_run
 
 TRAINER = """
