@@ -26,9 +26,9 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch import megatron, torchtitan
-from primus_search.declare.launch.bash import UNSET
 from primus_search.declare.launch.contract import notes_of, same, translated, whole
 from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
+from primus_search.declare.launch.shell_variables import UNSET
 from primus_search.declare.megatron_yaml import (
     PRESET_FOLDER,
     TRAINERS,

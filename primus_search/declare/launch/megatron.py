@@ -11,6 +11,7 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.declare.fields import known_keys
 from primus_search.declare.launch import bash
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
+from primus_search.declare.launch.shell_variables import MARK, MOST_TEXT, UNSET
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
@@ -220,7 +221,7 @@ CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
 UNDECIDED, STARTS, WORLD = "undecided", "starts", "world_size"
 """What guesses the settings depend on (name: keys), keys in which several runs of a script differ, and its GPUs."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
-_OPTIONS = re.compile(f"{bash.MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{bash.MARK}", re.IGNORECASE)
+_OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
 """A variable without a value that is called after a list of options, which bash leaves out."""
 
 
@@ -228,11 +229,11 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
 
     Variables have the value that the script gives them, else that of the environment, else the script's default; the
-    name of one without any stays in the value (`bash.UNSET`). Raises ValueError where the script ends before it starts
+    name of one without any stays in the value (`UNSET`). Raises ValueError where the script ends before it starts
     anything.
     """
-    if len(text) > bash.MOST_TEXT:
-        raise ValueError(f"is longer than a script of {bash.MOST_TEXT} characters")
+    if len(text) > MOST_TEXT:
+        raise ValueError(f"is longer than a script of {MOST_TEXT} characters")
     first = bash.Script(text, os.environ if environ is None else environ, folder)
     script = first.followed()
     found = _settings(script)
@@ -272,7 +273,7 @@ def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str
         raise ValueError("starts no program with --recipe NAME")
     overrides = {found[1]: found[2] for word in words if (found := _OVERRIDE.fullmatch(word))}
     name = parts[parts.index("--recipe") + 1]
-    if unset := bash.UNSET.search(" ".join([name, *overrides.values()])):
+    if unset := UNSET.search(" ".join([name, *overrides.values()])):
         raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
     return name, overrides, world_of(words, bash.slurm(text))
 
@@ -282,8 +283,8 @@ def _settings(script: bash.Script) -> dict[str, Any]:
     runs = [(words, _arguments(_of_program(words))) for words in script.commands]
     trainings = [(words, found) for words, found in runs if ARGUMENTS & found.keys()]
     if not trainings:  # a file of arrays that another one starts
-        listed = [word for held in script.arrays.values() for word in held.values()]
-        texts = [word for value in script.values.values() if "--" in value for word in value.split()]
+        listed = [word for held in script.variables.arrays.values() for word in held.values()]
+        texts = [word for value in script.variables.values.values() if "--" in value for word in value.split()]
         return _arguments(listed + texts) | {key: value for _, found in runs for key, value in found.items()}
     words, last = trainings[-1]
     differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
