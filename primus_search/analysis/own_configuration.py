@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.declare.launch.experiments import Experiment
+from primus_search.declare.launch.experiment import Experiment
 from primus_search.declare.presets import shape
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult

@@ -10,7 +10,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.launch.experiments import Experiment
+from primus_search.declare.launch.experiment import Experiment
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import VOCAB_MULTIPLE, presets, vocabulary
 from primus_search.declare.search_path import FileKind, names

@@ -14,10 +14,9 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem, readable
@@ -26,11 +25,12 @@ from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch import megatron, torchtitan
-from primus_search.declare.launch.contract import notes_of, same, translated, whole
-from primus_search.declare.launch.megatron import candidate_words, canonical, model_keys
+from primus_search.declare.launch.contract import same, translated, whole
+from primus_search.declare.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.declare.launch.megatron import candidate_words, model_keys
 from primus_search.declare.launch.shell_variables import UNSET
+from primus_search.declare.launch.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.declare.megatron_yaml import (
-    PRESET_FOLDER,
     TRAINERS,
     experiment_settings,
     filled,
@@ -39,11 +39,8 @@ from primus_search.declare.megatron_yaml import (
 )
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import assumed_vocabulary, model_called, model_of_tokenizer, presets
+from primus_search.declare.presets import assumed_vocabulary, model_of_tokenizer
 from primus_search.declare.source import Document, Keys, did_you_mean, plain, read, shown
-from primus_search.values.candidates import Candidates
-from primus_search.values.knobs import KNOB
-from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
@@ -52,37 +49,8 @@ LOG_ARGUMENT = re.compile(
 )
 """A line of Megatron's dump of its arguments: `  tensor_model_parallel_size ...... 8`."""
 LEAST_ARGUMENTS = 20
-NOTHING: Settings = MappingProxyType({})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One experiment of a framework.
-
-    row           its axes in words      seq_length, global_batch_size  None where the file does not say
-    model         None where the file names none that can be read; `model_problems` then say why
-    world         GPUs it starts, 0 where the file does not say
-    not_modelled  `key: value` of every setting that no axis covers, with its effect where that is known
-    variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
-    assumed       `axis = value: why` of what a log does not print
-    """
-
-    path: Path
-    framework: Framework
-    row: Mapping[str, Any]
-    seq_length: int | None
-    global_batch_size: int | None
-    model: Model | None
-    model_problems: tuple[Problem, ...] = ()
-    world: int = 0
-    not_modelled: tuple[str, ...] = field(default=())
-    variant: str = ""
-    assumed: tuple[str, ...] = field(default=())
-
-    @property
-    def candidate(self) -> Candidates:
-        """The experiment as a table of one candidate."""
-        return Candidates.from_words(self.row)
+TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
+"""Where Primus has the model files of its torchtitan back end."""
 
 
 def is_experiment(path: Path) -> bool:
@@ -106,7 +74,7 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
     text = read_text(path, most=MAX_TABLE_BYTES)
     with readable(shown(path)):
         if path.suffix == ".toml":
-            return _torchtitan(
+            return of_torchtitan(
                 path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan")
             )
         if re.search(r"^modules:", text, re.MULTILINE):
@@ -169,9 +137,9 @@ def _torchtitan_of_primus(
         given = torchtitan.flattened(filled(body, body.data)) | given
     layers = given.pop("model.n_layers", None)
     if model is None:
-        model = _flavor(framework, given) or _namesake(path, name)
+        model = flavored(framework, given) or namesake(path, name)
         model = replace(model, num_layers=whole("model.n_layers", layers)) if model and layers else model
-    return _torchtitan(path, given, world, model, framework, framework.launchers["primus"])
+    return of_torchtitan(path, given, world, model, framework, framework.launchers["primus"])
 
 
 ADAPTERS = ("lora", "peft")
@@ -331,7 +299,7 @@ def of_settings(
     """
     with readable(shown(path)):
         if framework.launcher == "torchtitan":
-            return _torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
+            return of_torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
         found, origin = translated(framework, given)
         rows = None if model or not is_sized(found) else assumed_vocabulary(found)
         loaded, problems = (
@@ -351,19 +319,6 @@ def of_settings(
 def is_sized(found: Settings) -> bool:
     """Whether settings have the sizes of a model."""
     return "num_layers" in found and "hidden_size" in found
-
-
-def silent_axes(framework: Framework, row: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
-    """Axes that no setting among `given` is about, but for those without effect in this row."""
-    idle = {"sequence_parallel", "tp_overlap"} if row["tp"] == 1 else set()
-    idle |= {"cp_comm"} if row["cp"] == 1 else set()
-    idle |= {"vpp", "pipeline_layout", "microbatch_group"} if row["pp"] == 1 else set()
-    idle |= {one.axis for one in framework.idles if row[one.where] in one.words}
-    return tuple(
-        axis
-        for axis, spelling in framework.spellings.items()
-        if axis not in idle and not KNOB[axis].detail_of and spelling.keys.isdisjoint(given)
-    )
 
 
 MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
@@ -462,139 +417,3 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
         return from_document(Document(shown(path), sizes), path), ()
     except InputError as error:
         return None, error.problems
-
-
-# --- torchtitan -------------------------------------------------------------------------------------------------------
-
-
-TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
-"""Where Primus has the model files of its torchtitan back end."""
-
-
-def _torchtitan(
-    path: Path,
-    given: dict[str, Any],
-    world: int,
-    model: Model | None,
-    framework: Framework,
-    preset: Settings = NOTHING,
-    *,
-    is_whole: bool = True,
-) -> Experiment:
-    """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
-    given, origin = translated(framework, given)
-    found = {**preset, **given}
-    loaded = model or _flavor(framework, found) or _imported(path, found)
-    problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
-    row, keys = torchtitan.words(framework, found, loaded, world)
-    set_for = {name: found.get(key, framework.defaults.get(key)) for name, key in torchtitan.SIZES.items()}
-    local, ranks = int(str(set_for["local_batch_size"])), row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
-    if int(str(set_for["global_batch_size"] or -1)) < 0:
-        set_for["global_batch_size"] = local * (world // ranks) if world else None
-    started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
-    read = experiment_of(
-        path, framework, row, set_for, given, keys, (loaded, problems), started, origin, is_whole=is_whole
-    )
-    keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
-    notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]
-    if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
-        flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
-        notes.append(f"training.local_batch_size: {local} ({flushes})")
-    registered = None if model else torchtitan.flavor(_flavor_name(found))
-    if registered and registered[1]:
-        flavor = f"model.flavor: {found['model.flavor']}"
-        notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
-    is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
-    return replace(read, not_modelled=tuple(notes), variant=torchtitan.EAGER if is_eager else "")
-
-
-def _namesake(path: Path, name: str) -> Model | None:
-    """The model of Primus' torchtitan file: the preset, or the Megatron file of Primus, that is called the same."""
-    stem = Path(name).stem.lower().removesuffix("-fp8").replace("x16e", "16e").replace("x128e", "128e")
-    known = presets()
-    if stem in known:
-        return known[stem].model
-    for above in path.resolve().parents:
-        folder = above / PRESET_FOLDER
-        found = [file for file in sorted(folder.glob("*.yaml")) if file.stem.lower() == stem] if folder.is_dir() else []
-        if found:
-            return load_model(str(found[0]))
-    return None
-
-
-def _imported(path: Path, found: Settings) -> Model | None:
-    """The model that a module beside the file registers under the name that the file asks for."""
-    module = path.with_name(f"{found.get('experimental.custom_import')}.py")
-    if not module.is_file() or _flavor_name(found) != f"{module.stem}:{torchtitan.NAME}":
-        return None
-    return replace(torchtitan.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
-
-
-def _flavor(framework: Framework, found: Settings) -> Model | None:
-    """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
-    name = _flavor_name(found)
-    registered = torchtitan.flavor(name)
-    return model_called(framework, name) or (registered and registered[0])
-
-
-def _flavor_name(found: Settings) -> str:
-    return f"{found.get('model.name')}:{found.get('model.flavor')}"
-
-
-# --- the experiment ---------------------------------------------------------------------------------------------------
-
-
-def experiment_of(
-    path: Path,
-    framework: Framework,
-    row: dict[str, Any],
-    sizes: Settings,
-    given: Settings,
-    read_keys: set[str],
-    loaded: tuple[Model | None, tuple[Problem, ...]],
-    world: int = 0,
-    origin: Mapping[str, str] = NOTHING,
-    *,
-    is_whole: bool = True,
-) -> Experiment:
-    """An experiment from its settings under the names of the contract; `origin`: what a file calls some of them."""
-    model, problems = loaded
-    row = settled(framework, row, model)
-    has_experts = model is None or model.is_moe
-    notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole)
-    batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
-    defaults = framework.defaults
-    return Experiment(
-        path=path,
-        framework=framework,
-        row=row,
-        seq_length=_count(length if length is not None else defaults.get("seq_length")),
-        global_batch_size=_count(batch if batch is not None else defaults.get("global_batch_size")),
-        model=model,
-        model_problems=problems,
-        world=world,
-        not_modelled=tuple(_as_written(note, origin) for note in notes),
-    )
-
-
-def _as_written(note: str, origin: Mapping[str, str]) -> str:
-    """A note with the key that the file has."""
-    key = note.partition(":")[0]
-    return f"{origin[key]}, which is {note}" if key in origin else note
-
-
-def _count(value: Any) -> int | None:
-    return int(str(value)) if value is not None else None
-
-
-def settled(framework: Framework, row: dict[str, Any], model: Model | None) -> dict[str, Any]:
-    """The row with axes that have no effect at their neutral value, and the plainest layout."""
-    words = Candidates.from_words(row).row(0)
-    words |= {"sequence_parallel": False, "tp_overlap": False} if words["tp"] == 1 else {}
-    words |= {"cp_comm": "stack"} if words["cp"] == 1 else {}
-    words |= {} if words["deepep"] else {"dispatch_backend": "stack"}
-    if model is not None and not model.is_moe:
-        words |= {"ep": 1, "etp": 1}
-    words |= {one.axis: KNOB[one.axis].default for one in framework.idles if words[one.where] in one.words}
-    layout = canonical(Layout.parse(words["pipeline_layout"]), model, words["pp"] * words["vpp"])
-    return words | {"pipeline_layout": str(layout)}

@@ -18,7 +18,7 @@ from primus_search.declare.framework_files import load_framework
 from primus_search.declare.hardware_files import Hardware, load_cluster, load_hardware
 from primus_search.declare.launch import experiments
 from primus_search.declare.launch.contract import translated
-from primus_search.declare.launch.experiments import Experiment
+from primus_search.declare.launch.experiment import Experiment, settled, silent_axes
 from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import read_records
 from primus_search.runs.learn.readers import read_log
@@ -174,13 +174,13 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
     row = dict(started.row) | {"vpp": 1 if started.row["pp"] == 1 else started.row["vpp"]}
     assumed = dict(reading.assumed)
     if not is_whole:
-        for axis in experiments.silent_axes(framework, row, translated(framework, given)[0]):
+        for axis in silent_axes(framework, row, translated(framework, given)[0]):
             row[axis] = KNOB[axis].word(KNOB[axis].default)
             assumed.setdefault(axis, Assumption(value=row[axis], because="the log does not print it"))
     for name in ("cp", "ep", "vpp"):
         if reading.__getattribute__(name) is None and name not in assumed and (name != "vpp" or row["pp"] > 1):
             assumed[name] = Assumption(value=row[name], because="the log does not print it")
-    return replace(started, row=experiments.settled(framework, row, model)), assumed
+    return replace(started, row=settled(framework, row, model)), assumed
 
 
 def is_dump(reading: LogReading) -> bool:
