@@ -19,7 +19,8 @@ from primus_search.exploration import neighbours
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN
 from primus_search.exploration.findings import Findings
-from primus_search.exploration.result import RankingTable, is_on
+from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Axis, AxisValue, ClusterChoice, Space

@@ -13,7 +13,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cli.output import write
 
 if TYPE_CHECKING:
-    from primus_search.exploration.result import RankingTable
+    from primus_search.exploration.ranking_table import RankingTable
     from primus_search.space import Space
     from primus_search.values.candidates import Candidates
 
@@ -40,7 +40,7 @@ def project(
     import numpy as np
 
     from primus_search.exploration.neighbours import Evaluator
-    from primus_search.exploration.result import RankingTable
+    from primus_search.exploration.ranking_table import RankingTable
 
     ranked = RankingTable.of(Evaluator(space, space.clusters[0]), np.zeros(1, np.int64), one)
     projection, figures = ranked.projection, _figures(space, ranked) | {"notes": notes}

@@ -9,7 +9,8 @@ from primus_search.base.lazy import loader
 
 if TYPE_CHECKING:
     from primus_search.exploration.funnel import Options, run_search
-    from primus_search.exploration.result import ClusterResult, RankingTable, SearchResult
+    from primus_search.exploration.ranking_table import RankingTable
+    from primus_search.exploration.result import ClusterResult, SearchResult
     from primus_search.exploration.run_folder.folder import RunFolder, StoreError, default_folder, summary
 
 __all__ = [

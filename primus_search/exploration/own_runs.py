@@ -18,7 +18,8 @@ from primus_search.cost.projection import Projection, Step
 from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.record_table import own_runs_of
 from primus_search.exploration.rank import frontier_after
-from primus_search.exploration.result import RUN, RankingTable, SearchResult
+from primus_search.exploration.ranking_table import RUN, RankingTable
+from primus_search.exploration.result import SearchResult
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, StateFormat

@@ -15,7 +15,8 @@ from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
-from primus_search.exploration.result import ClusterResult, RankingTable
+from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.result import ClusterResult
 from primus_search.values.candidates import Ints
 
 PERCENT = 100.0

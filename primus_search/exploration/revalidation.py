@@ -20,15 +20,8 @@ from primus_search.exploration.answer import decide
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.rank import frontier_after
-from primus_search.exploration.result import (
-    MEASURED,
-    PROJECTED,
-    RANKED_ROWS,
-    RankingTable,
-    SearchResult,
-    is_on,
-    labels_of,
-)
+from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RankingTable
+from primus_search.exploration.result import SearchResult, is_on, labels_of
 from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
 from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts

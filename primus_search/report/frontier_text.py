@@ -10,7 +10,8 @@ import numpy as np
 from primus_search.analysis.labels import evidence_of
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import MEASURED, PROJECTED, RUN, SearchResult, cluster_columns, is_on_cluster_of
+from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RUN
+from primus_search.exploration.result import SearchResult, cluster_columns, is_on_cluster_of
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.plain_tables import Plain, print_rows
 

@@ -27,7 +27,8 @@ from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory import memories_by_rank
-from primus_search.exploration.result import PROJECTED, is_of
+from primus_search.exploration.ranking_table import PROJECTED
+from primus_search.exploration.result import is_of
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun

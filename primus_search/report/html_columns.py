@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from primus_search.cost.memo import distinct, in_codes
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import FIGURES
+from primus_search.exploration.ranking_table import FIGURES
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.space.tokens import NICKNAMES, PLAIN, read_token
 from primus_search.values.candidates import COLUMN_NAMES

@@ -25,11 +25,14 @@ from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD, FITS
-from primus_search.exploration.answer import Answer, Choice, answer_of
+from primus_search.exploration.answer import Answer, answer_of
+from primus_search.exploration.choices import Choice
 from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Figures, OwnConfiguration, figures_of
-from primus_search.exploration.result import RankingTable, SearchResult, is_on, ladder
+from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.result import SearchResult, is_on
+from primus_search.exploration.scaling_table import ladder
 from primus_search.export.ranks import refusal_of
 from primus_search.report import plain_tables as tables
 from primus_search.report.frontier_text import EVIDENCE, print_frontier

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from primus_search.exploration.neighbours import Trial, values_of
-from primus_search.exploration.result import switch_names
+from primus_search.exploration.ranking_table import switch_names
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates, spoken
 from primus_search.values.knobs import KNOB, WORDED

@@ -17,7 +17,7 @@ from primus_search.cli import app
 from primus_search.cost.projection import Projection
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.rank import frontier_after
-from primus_search.exploration.result import MEASURED, PROJECTED, TRACED, RankingTable
+from primus_search.exploration.ranking_table import MEASURED, PROJECTED, TRACED, RankingTable
 from primus_search.exploration.revalidation import top_up
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun

@@ -21,7 +21,7 @@ from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.result import RANKED_ROWS
+from primus_search.exploration.ranking_table import RANKED_ROWS
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER
 

@@ -20,10 +20,12 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import AT_RISK, FITS
 from primus_search.declare import load_space, make_space
-from primus_search.exploration.answer import answer_of, decide, in_words
+from primus_search.exploration.answer import answer_of, decide
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, values_of, word
-from primus_search.exploration.result import SearchResult, num_dimensions, switch_names, switches_of
+from primus_search.exploration.ranking_table import num_dimensions, switch_names, switches_of
+from primus_search.exploration.result import SearchResult
+from primus_search.exploration.row_words import in_words
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.complete_search import search
 from primus_search.report.notebook import load_run

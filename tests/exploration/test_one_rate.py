@@ -16,7 +16,7 @@ from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.exploration import Options, run_search
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import RANKED_ROWS
+from primus_search.exploration.ranking_table import RANKED_ROWS
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import content

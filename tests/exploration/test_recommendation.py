@@ -18,9 +18,10 @@ from primus_search.cost.confidence.uncertainty import TIE, memory_error
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import FIT_THRESHOLD, Projection, fit_probability, room_to_fit_bytes
 from primus_search.declare import load_space
-from primus_search.exploration.answer import faster_if_memory_saved
+from primus_search.exploration.choices import faster_if_memory_saved
 from primus_search.exploration.neighbours import Evaluator, values_of
-from primus_search.exploration.result import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable, SearchResult
+from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable
+from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation

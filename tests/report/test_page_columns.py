@@ -9,7 +9,7 @@ import pytest
 
 from primus_search.analysis.labels import short
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import FIGURES
+from primus_search.exploration.ranking_table import FIGURES
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report import html, html_columns
 from primus_search.report.html import content

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import PROJECTED
+from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.report.frontier_text import plot
 
 TRACED = "traced"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.memo import in_codes
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.result import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
+from primus_search.exploration.ranking_table import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.values.candidates import COLUMN_NAMES, Bools
 from primus_search.values.knobs import WORDED

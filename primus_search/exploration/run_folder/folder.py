@@ -28,11 +28,12 @@ from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import guarded
 from primus_search.exploration.answer import answer_of
-from primus_search.exploration.result import Rung, SearchResult, ladder
+from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import SEARCHED, Journal
 from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
 from primus_search.exploration.run_folder.run_facts import file_facts
+from primus_search.exploration.scaling_table import Rung, ladder
 from primus_search.space import Space
 
 if TYPE_CHECKING:
