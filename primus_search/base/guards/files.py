@@ -3,10 +3,12 @@
 import os
 import stat
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,8 @@ MAX_TABLE_BYTES = 256 * 1024 * 1024
 _BLOCK = 1 << 20
 TEMPORARY = ".tmp"
 """How the name of a half-written file ends; the number of the process that writes it stands before."""
+LEFT_S = 86_400.0
+"""Seconds after which nobody is still writing a temporary file, on this machine or on one that shares the folder."""
 
 
 def read_bytes(path: Path, *, most: int, name: str = "") -> bytes:
@@ -124,8 +128,15 @@ def expanded(text: str, *, where: str = "") -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` to write; it takes its place as the block ends, else `path` stays as it was."""
+    """A file beside `path` to write; it takes its place as the block ends, else `path` stays as it was.
+
+    What processes that were killed left of the same file is removed once it is older than `LEFT_S`.
+    """
     check()
+    for left in path.parent.glob(f".{escape(path.name)}.*{TEMPORARY}"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT_S:
+                left.unlink()
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         yield temporary
