@@ -63,9 +63,11 @@ def _replaced(record: Any, name: str, value: Any) -> Any:
     return dataclasses.replace(record, **{name: value})
 
 
-def differences(before: Any, after: Any) -> Iterator[tuple[str, Any]]:
+def differences(before: Any, after: Any, within: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted path and new value of every field in which two records of one type differ."""
-    for path in paths(after):
-        value = value_at(after, path)
-        if value != value_at(before, path):
-            yield ".".join(path), value
+    for field in () if before is after else dataclasses.fields(after):
+        was, value = before.__getattribute__(field.name), after.__getattribute__(field.name)
+        if dataclasses.is_dataclass(value) and type(was) is type(value):
+            yield from differences(was, value, f"{within}{field.name}.")
+        elif value != was:
+            yield f"{within}{field.name}", value
