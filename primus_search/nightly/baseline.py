@@ -3,8 +3,6 @@
 Groups of inputs: model, workload, accelerator, network, stack, nodes, axes, constraints, search. Those of the machine
 hold one value per cluster of the space. Beside them stands what else a result depends on: the package's code, its
 dependencies and its data files.
-
-The figures a nightly run compares: best candidate, frontier and counts per cluster; errors; speed.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,9 @@ TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
 def is_experiment(path: Path) -> bool:
     """Whether a file is read as an experiment rather than as a model."""
     try:
-        text = read_text(path, most=MAX_TABLE_BYTES)
+        return _reader_of(path, read_text(path, most=MAX_TABLE_BYTES)) is not None
     except InputError:
         return False
-    is_mapping = bool(re.search(r"^modules:", text, re.MULTILINE) or MODEL_ARGUMENTS.search(text))
-    return path.suffix == ".toml" or is_mapping or _has_arguments(text)
 
 
 def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
@@ -72,39 +70,36 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
     if is_recipe(path):
         return _recipe(path, world, model, path.name)
     text = read_text(path, most=MAX_TABLE_BYTES)
+    reader = _reader_of(path, text)
+    if reader is None:
+        known = "a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
+        raise InputError([Problem(shown(path), f"is no experiment: expected {known}")])
     with readable(shown(path)):
-        if path.suffix == ".toml":
-            return of_torchtitan(
-                path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan")
-            )
-        if re.search(r"^modules:", text, re.MULTILINE):
-            return _primus(path, world, model)
-        if MODEL_ARGUMENTS.search(text):
-            return _of_mapping(path, world, model)
-        if megatron.RUNS_RECIPE.search(text):
-            name, overrides, started = megatron.recipe_in(text, folder=path.parent)
-            return _recipe(path, world, model, name, overrides, started)
-        if _has_arguments(text):
-            return _megatron(path, text, world, model)
-    what = (
-        "is no experiment: expected a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
-    )
-    raise InputError([Problem(shown(path), what)])
+        return reader(path, text, world, model)
 
 
-def _has_arguments(text: str) -> bool:
-    return (
-        bool(megatron.RUNS_RECIPE.search(text))
-        or "--tensor-model-parallel-size" in text
-        or "--micro-batch-size" in text
-        or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS
-    )
+def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None], Experiment] | None:
+    """What reads a file, by how it is written; None where it is no experiment."""
+    if path.suffix == ".toml":
+        return _job_file
+    if re.search(r"^modules:", text, re.MULTILINE):
+        return _primus
+    if MODEL_ARGUMENTS.search(text):
+        return _of_mapping
+    if megatron.RUNS_RECIPE.search(text):
+        return _script_of_recipe
+    is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
+    return _megatron if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
+
+
+def _job_file(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    return of_torchtitan(path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan"))
 
 
 # --- Primus -----------------------------------------------------------------------------------------------------------
 
 
-def _primus(path: Path, world: int, model: Model | None) -> Experiment:
+def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     document = read(path)
     module = _trainer(document)
     back_end = str(module.get("framework", "megatron"))
@@ -182,15 +177,24 @@ def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
 
 
 def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experiment:
-    framework = load_framework("megatron")
+    """The experiment of a script, or of a log that dumps its arguments."""
     dumped = LOG_ARGUMENT.findall(text)
-    is_dump = len(dumped) >= LEAST_ARGUMENTS
-    given, undecided = {key: _plain(value) for key, value in dumped}, tuple[str, ...]()
-    if not is_dump:
-        given, undecided = _decided(_with_deepspeed(megatron.settings_in(text, folder=path.parent), path.parent))
-    started = int(given[megatron.WORLD]) if str(given.get(megatron.WORLD, "")).isdecimal() else 0
-    read = of_settings(path, framework, given, started or world, model, started, is_whole=not is_dump)
+    if len(dumped) >= LEAST_ARGUMENTS:
+        given = {key: _plain(value) for key, value in dumped}
+        return _of_arguments(path, given, world, model, is_whole=False)
+    return _of_written(path, megatron.settings_in(text, folder=path.parent), world, model)
+
+
+def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None) -> Experiment:
+    """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
+    given, undecided = _decided(_with_deepspeed(found, path.parent))
+    read = _of_arguments(path, given, world, model)
     return replace(read, assumed=(*read.assumed, *undecided))
+
+
+def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:
+    started = int(given[megatron.WORLD]) if str(given.get(megatron.WORLD, "")).isdecimal() else 0
+    return of_settings(path, load_framework("megatron"), given, started or world, model, started, is_whole=is_whole)
 
 
 def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -325,18 +329,13 @@ MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 """Megatron's functional tests and NVIDIA's model zoo: arguments as a mapping, beside `ENV_VARS:`."""
 
 
-def _of_mapping(path: Path, world: int, model: Model | None) -> Experiment:
+def _of_mapping(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     document = read(path)
     given = document.data.get("MODEL_ARGS")
     _must_be_mapping(document, given, ("MODEL_ARGS",))
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
-    words = [word for key, value in given.items() for word in _argument(str(key), value)]
-    script = " ".join(words)
-    settings, undecided = _decided(
-        _with_deepspeed(megatron.settings_in(script, {**os.environ, **environ}), path.parent)
-    )
-    found = of_settings(path, load_framework("megatron"), settings, world, model)
-    return replace(found, assumed=(*found.assumed, *undecided))
+    script = " ".join(word for key, value in given.items() for word in _argument(str(key), value))
+    return _of_written(path, megatron.settings_in(script, {**os.environ, **environ}), world, model)
 
 
 RECIPES = "nemo_recipes"
@@ -370,6 +369,11 @@ def _recipe(
         return read
     what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"
     return replace(read, model_problems=(Problem(path.name, what),))
+
+
+def _script_of_recipe(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    name, overrides, started = megatron.recipe_in(text, folder=path.parent)
+    return _recipe(path, world, model, name, overrides, started)
 
 
 def _argument(key: str, value: Any) -> list[str]:

@@ -28,7 +28,20 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A command: its kind, its raw words, the blocks inside it, its redirections."""
+    """A command: its kind, its raw words, the blocks inside it, its redirections (of simple commands alone).
+
+    kind               words                                     blocks
+    simple             all of them
+    test, maths        the text inside `[[ ]]` or `(( ))`
+    chain              the sign before each block, first empty   the pipelines
+    pipe               `!` where it is negated                   its commands, as one
+    group, subshell                                              what is inside
+    function           its name                                  its body
+    if                                                           test, then, test, then ..., else
+    while              `while` or `until`                        test, body
+    for                `NAME in ITEM...`, or `a; b; c`           body
+    case               subject, patterns of each block in lines  what follows each
+    """
 
     kind: str
     at: int
@@ -172,16 +185,27 @@ class _Parser:
         token = self._tokens[self._i] if self._i < len(self._tokens) else None
         return token is not None and token.kind == kind and (not texts or token.text in texts)
 
+    def _takes(self, *texts: str, kind: str = "word") -> str:
+        """The text of the next token where it is one of these, which is passed; else empty."""
+        if not self._is(*texts, kind=kind):
+            return ""
+        self._i += 1
+        return self._tokens[self._i - 1].text
+
     def _skip(self, *texts: str) -> None:
-        while self._is(*texts, kind="operator"):
-            self._i += 1
+        while self._takes(*texts, kind="operator"):
+            pass
+
+    def _is_at(self, ends: tuple[str, ...]) -> bool:
+        """Whether the next token is one of the words or operators that end a block."""
+        return bool(ends) and (self._is(*ends) or self._is(*ends, kind="operator"))
 
     def block(self, *ends: str) -> Block:
         """Commands up to one of the words or operators that end a block, which is not passed."""
         found: list[Node] = []
         while self._i < len(self._tokens):
             self._skip("\n", ";", "&")
-            if ends and (self._is(*ends) or self._is(*ends, kind="operator")):
+            if self._is_at(ends):
                 break
             before = self._i
             found += [self._chain()] if self._i < len(self._tokens) else []
@@ -198,19 +222,16 @@ class _Parser:
         """Commands between `&&` and `||`."""
         first = self._pipe()
         blocks, signs = [(first,)], [""]
-        while self._is("&&", "||", kind="operator"):
-            signs.append(self._tokens[self._i].text)
-            self._i += 1
+        while sign := self._takes("&&", "||", kind="operator"):
+            signs.append(sign)
             self._skip("\n")
             blocks.append((self._pipe(),))
         return first if len(blocks) == 1 else Node("chain", first.at, tuple(signs), tuple(blocks))
 
     def _pipe(self) -> Node:
-        is_negated = self._is("!")
-        self._i += is_negated
+        is_negated = bool(self._takes("!"))
         commands = [self._command()]
-        while self._is("|", "|&", kind="operator"):
-            self._i += 1
+        while self._takes("|", "|&", kind="operator"):
             self._skip("\n")
             commands.append(self._command())
         if len(commands) == 1 and not is_negated:
@@ -226,8 +247,8 @@ class _Parser:
         token = self._tokens[self._i]
         self._i += 1
         node = self._compound(token)
-        while node is not None and self._is(kind="redirection"):
-            self._i += 1
+        while node is not None and self._takes(kind="redirection"):
+            pass
         self._depth -= 1
         return node or self._simple(token.at)
 
@@ -254,22 +275,20 @@ class _Parser:
         if token.text in ("while", "until"):
             return Node("while", at, (token.text,), (self._to("do"), self._to("done")))
         if token.text in ("for", "select"):
-            head = self._head("do")
-            return Node("for", at, head, (self._to("done"),))
+            return Node("for", at, self._head("do"), (self._to("done"),))
         if token.text == "case":
             return self._case(at)
         is_named = token.text == "function"
         if not is_named and not (self._is("(", kind="operator") and re.fullmatch(r"[\w.:-]+", token.text)):
             return None
-        name = self._tokens[self._i].text if is_named and self._is() else token.text
-        self._i += is_named
+        name = self._takes() if is_named else token.text
         self._skip("(", ")", "\n")
         return Node("function", at, (name,), ((self._command(),),))
 
     def _head(self, end: str) -> tuple[str, ...]:
         """Words up to one that ends them; of `for ((...))` the text with its semicolons."""
         words = []
-        while self._i < len(self._tokens) and not self._is(end) and not self._is(end, kind="operator"):
+        while self._i < len(self._tokens) and not self._is_at((end,)):
             words += [self._tokens[self._i].text] if self._is() or self._is(kind="maths") else []
             self._i += 1
         self._i += 1
@@ -277,11 +296,9 @@ class _Parser:
 
     def _if(self, at: int) -> Node:
         blocks = [self._to("then"), self.block("elif", "else", "fi")]
-        while self._is("elif"):
-            self._i += 1
+        while self._takes("elif"):
             blocks += [self._to("then"), self.block("elif", "else", "fi")]
-        if self._is("else"):
-            self._i += 1
+        if self._takes("else"):
             blocks.append(self.block("fi"))
         self._i += 1
         return Node("if", at, (), tuple(blocks))
