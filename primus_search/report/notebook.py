@@ -131,7 +131,7 @@ class Run:
     @property
     def answer(self) -> str:
         """The first screen as `primus-search run` prints it."""
-        from primus_search.report.terminal import first_screen
+        from primus_search.report.first_screen import first_screen
 
         baseline = None if self.result is None else self.result.baseline
         return "\n".join(first_screen(self._saved.answer, str(self.path), baseline))

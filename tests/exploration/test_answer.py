@@ -28,8 +28,9 @@ from primus_search.exploration.result import SearchResult
 from primus_search.exploration.row_words import in_words
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.complete_search import search
+from primus_search.report.first_screen import COLUMNS, LINES, first_screen
 from primus_search.report.notebook import load_run
-from primus_search.report.terminal import COLUMNS, LINES, first_screen, print_result
+from primus_search.report.terminal import print_result
 from primus_search.space.tokens import pairs_of
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 from primus_search.values.knobs import KNOB, Fp8

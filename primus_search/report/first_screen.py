@@ -1,0 +1,134 @@
+"""The first screen of an answer: at most 24 lines of 80 columns, what to run first, the next commands last.
+
+The same text stands on the terminal, on top of report.html and in the notebook.
+"""
+
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from primus_search.analysis.labels import chance, short
+from primus_search.base.units import GB
+from primus_search.cost.projection import FITS
+from primus_search.exploration.answer import Answer
+from primus_search.exploration.choices import Choice
+from primus_search.exploration.neighbours import Figures, OwnConfiguration
+from primus_search.values.candidates import spoken
+
+COLUMNS, LINES = 80, 24
+INDENT = 6
+TERA = 1e12
+_WHAT, _WHEN = 31, 27  # widths of the two columns of words; the figures take the rest
+
+
+def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None, refusal: str = "") -> list[str]:
+    """The lines; `folder`: of the run, for the command that opens the page; `refusal`: why no files can be written."""
+    lines = [*_filled(f"{answer.job} | {answer.size}", ""), ""]
+    lines += _filled(answer.what, "RUN")
+    lines += _filled(_figures(answer), "", INDENT)
+    own = _own(baseline, answer) if baseline is not None else []
+    ends = _commands(answer, folder, refusal)
+    notes = [_filled(text, "NOTE" if not i else "", INDENT) for i, text in enumerate(answer.notes)]
+    trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
+    remarks = [_filled(text, "", INDENT) for text in answer.remarks]
+    room = LINES - len(lines) - len(own) - len(ends) - 2
+    table = _choices(answer.choices, room - 1 - sum(map(len, (*notes, *trust[:1]))))
+    shown = _within([*notes, *trust, *remarks], len(notes), room - len(table))
+    return [*lines, *shown, "", *table, *own, "", *ends]
+
+
+def _figures(answer: Answer) -> str:
+    """Rate with its band, work against the peak, memory and whether it fits."""
+    surely = answer.verdict if answer.verdict == FITS else f"{answer.verdict} ({chance(answer.fit_probability)})"
+    return (
+        f"{answer.rate:,.0f} tok/s/GPU ({answer.low:,.0f}-{answer.high:,.0f}), {answer.flops_per_s / TERA:,.0f} "
+        f"TFLOP/s = {answer.peak_share:.0%} of {answer.number_format} peak, {answer.memory_bytes / GB:,.0f}/"
+        f"{answer.device_bytes / GB:,.0f} GB, {surely}"
+    )
+
+
+def _within(paragraphs: Sequence[list[str]], needed: int, room: int) -> list[str]:
+    """The paragraphs that have room, in their order; the one at place `needed` is never the one left out."""
+    kept, left = set[int](), room
+    for place in sorted(range(len(paragraphs)), key=lambda place: place != needed):
+        if len(paragraphs[place]) <= left:
+            kept.add(place)
+            left -= len(paragraphs[place])
+    return [line for place in sorted(kept) for line in paragraphs[place]]
+
+
+def _filled(text: str, head: str, indent: int = 0) -> list[str]:
+    indent = indent or (INDENT if head else 0)
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=head.ljust(indent), subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+
+
+def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
+    """Letter, what differs, rate, memory and when to take it, in `room` lines; choices without room are left out."""
+    lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
+    spare = room - len(chosen)
+    for one in chosen:
+        words = textwrap.wrap(one.what, _WHAT), textwrap.wrap(one.when, _WHEN)
+        spare -= max(map(len, words)) - 1
+        if spare < 0 and lines[1:]:
+            spare += max(map(len, words))
+            continue
+        figures = one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
+        for what, when in zip_longest(*words, fillvalue=""):
+            letter, rate, memory = figures
+            lines.append(_row(letter, what, rate, memory, when))
+            figures = "", "", ""
+    return lines
+
+
+def _row(letter: str, what: str, rate: str, memory: str, when: str) -> str:
+    return f"{letter:>3} {what:{_WHAT}} {rate:>9} {memory:>5}  {when}".rstrip()
+
+
+def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
+    """What is run now: its rate beside the choices, its place, and the two changes that make most of the difference."""
+    lines = []
+    if found.figures is not None:
+        rate, memory = found.figures.expected_tokens_per_s_per_gpu, found.figures.memory_bytes / GB
+        what = textwrap.shorten(short(found.values), _WHAT, placeholder=" …")
+        lines.append(_row("you", what, f"{rate:,.0f}", f"{memory:,.0f}", "what runs now"))
+    lines += _filled(f"Yours ({found.path}): {_place(found)}", "", INDENT)
+    lines += [line for one in found.broken[:2] for line in _filled(f"{one.rule}: {one.reason}", "", INDENT)[:1]]
+    if found.pair_figures is not None and found.figures is not None:
+        lines += _filled(_gain(found, found.figures, found.pair_figures, answer.rate), "", INDENT)
+    return lines[:5]
+
+
+def _gain(found: OwnConfiguration, own: Figures, after: Figures, best: float) -> str:
+    """What the two changes that gain most bring: `tp=2, recompute=none make 24 of these 31 %`."""
+    changes = ", ".join(f"{name}={spoken(value)}" for name, value in found.pair.items())
+    rate = f"{after.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    if after.fits and not own.fits:
+        return f"with {changes} it fits: {rate}"
+    gained = (after.expected_tokens_per_s_per_gpu - own.expected_tokens_per_s_per_gpu) / best
+    if gained >= found.behind:
+        return f"{changes} make all of it: {rate}"
+    return f"{changes} make {gained * 100:.0f} of these {found.behind:.0%}: {rate}"
+
+
+def _place(found: OwnConfiguration) -> str:
+    if found.figures is None:
+        return "it is not legal here"
+    rate = f"{found.figures.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
+    gap = f"{found.behind:.0%} behind" if found.behind >= 0 else f"{-found.behind:.0%} ahead of the best of this space"
+    if not found.figures.fits:
+        return f"out of memory by {-found.figures.headroom_bytes / GB:.1f} GB; {rate}, {gap}"
+    about = "" if found.is_rank_exact else "about "
+    return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
+
+
+def _commands(answer: Answer, folder: str, refusal: str) -> list[str]:
+    """How many candidates there were, and what to do next; commands take the last run where none is named."""
+    page = f"{folder}/report.html" if folder else "report.html in the run folder"
+    return [
+        *_filled(answer.counts, ""),
+        *(_filled(f"Files: none: {refusal}", "") if refusal else ()),
+        "Why: primus-search explain A" if refusal else "Files: primus-search export A   Why: primus-search explain A",
+        f"Page:  {page}",
+    ]
