@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.launch.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
-from primus_search.declare.launch.shell_variables import ASSIGNMENT, MARK, UNSET, Variables
+from primus_search.declare.launch.shell_variables import MARK, UNSET, Variables
 
 OUTPUT = "$("
 """How the name of a program's output begins."""
@@ -214,13 +214,12 @@ class Script:
 
     def _simple(self, node: Node, asks: bool) -> bool:
         raw = list(node.words)
-        while raw and (found := ASSIGNMENT.fullmatch(raw[0])):
-            self.variables.assign(found)
+        while raw and self.variables.assigned(raw[0]):
             raw.pop(0)
         if raw and raw[0] in _DECLARES:
             for word in raw[1:]:
-                if found := ASSIGNMENT.fullmatch(word) or ASSIGNMENT.fullmatch(self.variables.text(word)):
-                    self.variables.assign(found)
+                if not self.variables.assigned(word):
+                    self.variables.assigned(self.variables.text(word))
             return True
         if raw[:1] == ["["] or raw[:1] == ["test"]:
             return self._test(raw[1:-1] if raw[0] == "[" else raw[1:], node.at)

@@ -18,7 +18,7 @@ from primus_search.declare.launch.shell_syntax import DEEPEST, LONGEST, behind, 
 MARK = "\0"
 """Stands around the name of a variable that has no value."""
 UNSET = re.compile("\0([^\0]{1,200})\0")
-ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
 _MATHS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Gt: operator.gt,
     ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -42,39 +42,50 @@ class Variables:
     arrays: dict[str, dict[str, str]] = field(default_factory=dict)
     depth: int = 0
 
-    def assign(self, found: re.Match[str]) -> None:
+    def assigned(self, word: str) -> bool:
+        """Whether a raw word is an assignment (`A=1`, `A+=1`, `A[i]=1`, `A=(1 2)`), which is carried out."""
+        found = _ASSIGNMENT.fullmatch(word)
+        if found is None:
+            return False
         name, index, how, rest = found.groups()
         if rest.startswith("(") and closing(rest, 0) >= len(rest) and rest.endswith(")"):
-            held = self.arrays.get(name, {}) if how == "+=" else {}
-            count = len(held)
-            for raw in (token.text for token in tokens(rest[1:-1]) if token.kind == "word"):
-                keyed = re.fullmatch(r"\[([^\]]{1,200})\]=(.*)", raw, re.DOTALL)
-                words = [self.text(keyed[2])] if keyed else self.words([raw])
-                for word in words:
-                    held = held | {self.text(keyed[1]) if keyed else str(count): word}
-                    count += 1
-            self.arrays[name] = held
-            return
-        value = self.text(rest)
-        if index is not None:
-            key = self._key(name, index)
+            self.arrays[name] = self._elements(rest[1:-1], self.arrays.get(name, {}) if how == "+=" else {})
+        elif index is not None:
+            value, key = self.text(rest), self._key(name, index)
             held = self.arrays.setdefault(name, {})
             held[key] = (held.get(key, "") if how == "+=" else "") + value
-            return
+        else:
+            self._assign(name, self.text(rest), is_added=how == "+=")
+        return True
+
+    def _elements(self, inside: str, held: dict[str, str]) -> dict[str, str]:
+        """The elements of an array: those held and those between the brackets, `[key]=value` or by their place."""
+        count = len(held)
+        for raw in (token.text for token in tokens(inside) if token.kind == "word"):
+            keyed = re.fullmatch(r"\[([^\]]{1,200})\]=(.*)", raw, re.DOTALL)
+            words = [self.text(keyed[2])] if keyed else self.words([raw])
+            for word in words:
+                held = held | {self.text(keyed[1]) if keyed else str(count): word}
+                count += 1
+        return held
+
+    def _assign(self, name: str, value: str, *, is_added: bool) -> None:
         if UNSET.fullmatch(value) and value.strip(MARK) != name:  # asked for by its own name, not as `$3`
             value = self.environ.get(name, f"{MARK}{name}{MARK}")
         elif name not in self.values:  # appended to itself
             value = value.replace(f"{MARK}{name}{MARK}", "")
-        if name in self.arrays and how == "+=":
+        if name in self.arrays and is_added:
             self.arrays[name]["0"] = self.arrays[name].get("0", "") + value
-        self.values[name] = self.values.get(name, "") + value if how == "+=" else value
+        self.values[name] = self.values.get(name, "") + value if is_added else value
         if len(self.values[name]) > MOST_TEXT:
             raise ValueError(f"{name} of the script grows without end")
 
     def words(self, raw: "list[str] | tuple[str, ...]") -> list[str]:
+        """The words that raw words become: none, one or several each."""
         return [word for one in raw for word in self.expanded(one)]
 
     def text(self, raw: str) -> str:
+        """A raw word filled in, and never split."""
         return "".join(self.expanded(raw, splits=False))
 
     def filled(self, body: str) -> str:
@@ -146,6 +157,7 @@ class Variables:
         return named.end(), [self.value(named[0])], False
 
     def _key(self, name: str, index: str) -> str:
+        """The key of an array's element: a number calculated, of an array with words for keys the word."""
         text = self.text(index)
         is_number = re.fullmatch(r"[\w\s$+*/()-]{1,80}", text) and not any(
             not key.isdecimal() for key in self.arrays.get(name, {})
@@ -208,6 +220,7 @@ class Variables:
         return changes[rest](value) if rest in changes else value
 
     def value(self, name: str) -> str:
+        """The value of a variable, an argument or a special parameter; without one its marked name."""
         if name.isdecimal() and name != "0" and int(name) <= len(self.arguments):
             return self.arguments[int(name) - 1]
         if name.isdecimal() and self.depth > 1:
@@ -242,6 +255,7 @@ class Variables:
 
 
 def _calculated(node: ast.expr) -> int:
+    """The whole number that an expression gives, division as in C. Raises ValueError for what is no arithmetic."""
     match node:
         case ast.Constant(value=int(value)):
             return value
