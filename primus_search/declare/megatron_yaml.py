@@ -31,15 +31,7 @@ from primus_search.declare.families.megatron_hybrid import (
     variant_layers,
 )
 from primus_search.declare.families.parts import sizes
-from primus_search.declare.fields import (
-    Fields,
-    Located,
-    drop_ignored,
-    key_table,
-    known_keys,
-    per_layer,
-    refuse_unread,
-)
+from primus_search.declare.fields import Fields, Located, drop_ignored, key_table, known_keys, per_layer, refuse_unread
 from primus_search.declare.megatron_arguments import megatron_keys
 from primus_search.declare.model_constants import of_megatron
 from primus_search.declare.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of

@@ -8,14 +8,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
 from primus_search.base.units import GB
-from primus_search.exploration.neighbours import (
-    Evaluator,
-    RuleViolation,
-    Values,
-    nearest_legal,
-    values_of,
-    word,
-)
+from primus_search.exploration.neighbours import Evaluator, RuleViolation, Values, nearest_legal, values_of, word
 from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export import megatron, nemo, primus, torchtitan

@@ -21,15 +21,7 @@ from primus_search.space.constraints import parse
 from primus_search.space.context import Cells, Column, GridJob
 from primus_search.space.types import Constraint
 from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools
-from primus_search.values.knobs import (
-    KNOB,
-    CpComm,
-    CudaGraph,
-    DispatchBackend,
-    Fp8,
-    Recompute,
-    RecomputeMethod,
-)
+from primus_search.values.knobs import KNOB, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, RecomputeMethod
 from primus_search.values.layout import COUNTED_ENDS
 from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.framework import Framework, Spelling

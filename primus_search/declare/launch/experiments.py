@@ -30,13 +30,7 @@ from primus_search.declare.launch.experiment import NOTHING, Experiment, experim
 from primus_search.declare.launch.megatron import candidate_words, model_keys
 from primus_search.declare.launch.shell_variables import UNSET
 from primus_search.declare.launch.torchtitan_experiment import flavored, namesake, of_torchtitan
-from primus_search.declare.megatron_yaml import (
-    TRAINERS,
-    experiment_settings,
-    filled,
-    from_document,
-    look_up,
-)
+from primus_search.declare.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import assumed_vocabulary, model_of_tokenizer

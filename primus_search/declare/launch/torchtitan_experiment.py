@@ -9,9 +9,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.launch import torchtitan
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiment import NOTHING, Experiment, experiment_of
-from primus_search.declare.megatron_yaml import (
-    PRESET_FOLDER,
-)
+from primus_search.declare.megatron_yaml import PRESET_FOLDER
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
 from primus_search.declare.source import shown

@@ -7,11 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import (
-    exists,
-    read_text,
-    write_whole,
-)
+from primus_search.base.guards.files import exists, read_text, write_whole
 from primus_search.space import Space
 
 QUESTION = "question.json"

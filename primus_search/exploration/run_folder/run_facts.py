@@ -8,13 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import (
-    MAX_TABLE_BYTES,
-    exists,
-    read_bytes,
-    read_text,
-    table_beside,
-)
+from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text, table_beside
 
 if TYPE_CHECKING:
     pass

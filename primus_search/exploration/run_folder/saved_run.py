@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
-from primus_search.base.guards.files import (
-    cache_folder,
-    replacing,
-)
+from primus_search.base.guards.files import cache_folder, replacing
 from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
 from primus_search.exploration.answer import Answer
 from primus_search.exploration.neighbours import Evaluator
