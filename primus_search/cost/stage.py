@@ -285,7 +285,7 @@ def _with_traffic_inside(pricing: _Pricing, piece: int, work: Work, c: Candidate
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:
         add_inside(work, kind, job, c)
-        return work
+        return work.slowed(np.where(c.offload_layers > 0, 1.0 / job.stack.efficiencies.offload_efficiency, 1.0))
     ends_s = end_traffic_s(job, c)
     work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
     work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s

@@ -106,7 +106,7 @@ def test_experts_of_a_graphed_step_write_activation_and_casts_in_their_products(
 def test_no_framework_runs_its_experts_above_the_peak_of_the_device() -> None:
     """BF16 and FP8 experts of a large MoE layer, with every rate that a stack and a device put on them."""
     rows, groups, n, k = 8192.0, 8.0, 4096.0, 7168.0
-    for name, stack_name in (("gb200", "megatron_core_2026"), ("h100", "nemo_2024"), ("b300", "megatron_fsdp_2026")):
+    for name, stack_name in (("gb200", "megatron_core_2026"), ("h100", "nemo_2024"), ("b300", "megatron_core_2026")):
         acc, stack = load_hardware(name).accelerator, load_stack(stack_name)
         seconds = float(expert_products_s(with_experts_of(acc, stack), rows, groups, n, k))
         achieved = (

@@ -6,7 +6,7 @@ forward seconds per module (for recompute). One list serves time, the `explain` 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import EllipsisType
 from typing import NamedTuple
@@ -190,6 +190,15 @@ class Work:
             forward_module_s=self.forward_module_s + other.forward_module_s,
             core_backward_s=self.core_backward_s + other.core_backward_s,
             kernels=self.kernels + other.kernels,
+        )
+
+    def slowed(self, factor: Floats) -> "Work":
+        """The same kernels, each taking `factor` times as long."""
+        return replace(
+            self,
+            seconds=self.seconds * factor,
+            forward_module_s=self.forward_module_s * factor,
+            core_backward_s=self.core_backward_s * factor,
         )
 
     def take(self, rows: Ints) -> "Work":

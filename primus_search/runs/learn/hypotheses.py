@@ -173,10 +173,9 @@ def _shipped() -> tuple[Stack, ...]:
 
 
 def is_megatron_like(name: str) -> bool:
-    """Whether a stack or framework is of Megatron's kind, by its name; Megatron's FSDP is of the other."""
-    return name.replace("-", "_").startswith((*MEGATRON_LIKE, "primus")) and not name.endswith(
-        ("megatron_fsdp_2026", "torchtitan")
-    )
+    """Whether a stack or framework is of Megatron's kind, by its name."""
+    is_like = name.replace("-", "_").startswith((*MEGATRON_LIKE, "primus"))
+    return is_like and not name.endswith("torchtitan")
 
 
 def first_year(model: Model) -> int:

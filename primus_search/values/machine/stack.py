@@ -296,6 +296,7 @@ class Efficiencies:
     memory_efficiency  Of operations bound by memory bandwidth.
     fp8_efficiency  Of FP8 matrix products, beside `gemm_efficiency`.
     network_efficiency  Of collectives between nodes.
+    offload_efficiency  Of all kernels of layers while some wait on the host (`offload_layers`).
     scan_efficiency  Share of the device's BF16 peak that chunked scans reach (Mamba-2, linear attention, delta rule).
     sparse_attention_efficiency  Of attention on keys that an indexer selected, over attention on the same number of
         keys in a row.
@@ -308,6 +309,7 @@ class Efficiencies:
     memory_efficiency: float
     fp8_efficiency: float
     network_efficiency: float
+    offload_efficiency: float
     scan_efficiency: float
     sparse_attention_efficiency: float
     indexer_efficiency: float

@@ -1,21 +1,27 @@
 """What is assumed of software that nobody named, and how much less is then claimed of rates and memory."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from primus_search.cost.confidence.uncertainty import ASSUMED, band, interval, memory_error
+from primus_search.cost.project import Projector
 from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.declare.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.declare.model_files import load_model
 from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.space_file import make_space
+from primus_search.runs.published import validated
 from primus_search.runs.published.parts_of_run import build_stack, inferred_stack
 from primus_search.runs.published.run_table import PublishedRun
-from primus_search.values.candidates import Fp8
+from primus_search.values.candidates import Fp8, Sharding
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import ErrorBand, Stack
 from tests.support.published_run import run_with
+
+TABLE = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
 
 
 def run_of(**cells: str) -> PublishedRun:
@@ -38,7 +44,7 @@ def run_of(**cells: str) -> PublishedRun:
         ({"source": "someone's PaddleNLP"}, "deepspeed"),
         ({"fsdp": "fsdp2"}, "torchtitan"),
         ({"source": "someone's trainer", "notes": "built on Automodel", "fsdp": "fsdp2"}, "automodel"),
-        ({"fsdp": "FSDP", "notes": "Megatron FSDP"}, "megatron_fsdp_2026"),
+        ({"fsdp": "FSDP", "notes": "Megatron FSDP"}, "megatron_core_2026"),
         ({"gpu": "MI300X", "fsdp": "fsdp2"}, "primus_torchtitan"),
         ({"gpu": "MI300X", "flags": "cuda graph"}, "primus_megatron"),
         ({"gpu": "MI300X", "notes": "MaxText", "fsdp": "fsdp"}, "maxtext"),
@@ -76,7 +82,7 @@ def test_a_prototype_is_changed_software_too() -> None:
 
 
 def test_every_stack_that_may_be_assumed_says_how_far_off_that_may_be() -> None:
-    for name in ("megatron_lm", "deepspeed", "torchtitan", "megatron_core_2026", "nemo_2024", "megatron_fsdp_2026"):
+    for name in ("megatron_lm", "deepspeed", "torchtitan", "megatron_core_2026", "nemo_2024"):
         errors = load_stack(name).errors
         for kind in ("dense", "moe"):
             assert errors[ASSUMED + kind].high / errors[ASSUMED + kind].low > 1.5
@@ -144,3 +150,22 @@ def test_bands_end_on_both_sides_of_the_projection() -> None:
     for name in names(FileKind.STACK):
         for found in load_stack(name).errors.values():
             assert isinstance(found, ErrorBand) and found.low <= 1.0 <= found.high and np.isfinite(found.high)
+
+
+def test_run_and_validate_project_megatron_fsdp_with_the_same_numbers() -> None:
+    """Published runs of NeMo under Megatron-FSDP, at the rate that a space which names the framework gives them."""
+    rows = validated(TABLE).rows
+    rows = tuple(row for row in rows if row.run.candidates.sharding[0] == Sharding.MEGATRON_FSDP)
+    assert len(rows) >= 5
+    for row in rows:
+        run = row.run
+        given = {
+            "model": "llama3_70b",
+            "hardware": run.cluster.accelerator.name.lower(),
+            "nodes": run.cluster.num_nodes,
+            "framework": "nemo",
+            "workload": {"seq_length": run.workload.seq_length, "global_batch_size": run.workload.global_batch_size},
+        }
+        space = make_space(given, model=run.model, environ={})
+        projection = Projector(replace(space.job, workload=run.workload)).project(run.candidates)
+        assert projection.tokens_per_s_per_gpu[0] == row.projection.tokens_per_s_per_gpu[0]

@@ -124,8 +124,8 @@ def test_dropout_fusion_and_moments_are_read() -> None:
     [
         ("NVIDIA/Megatron-LM examples/moe_recipes", "dispatcher=deepep; a2a_overlap=True", "megatron_core_2026"),
         ("megatron-lm", "cuda_graph=full_iteration; dispatcher=hybridep", "megatron_core_2026"),
-        ("megatron-lm", "megatron_fsdp=v2; dispatcher=alltoall", "megatron_fsdp_2026"),
-        ("NVIDIA-NeMo/Megatron-Bridge", "megatron_fsdp=True", "megatron_fsdp_2026"),
+        ("megatron-lm", "megatron_fsdp=v2; dispatcher=alltoall", "megatron_core_2026"),
+        ("NVIDIA-NeMo/Megatron-Bridge", "megatron_fsdp=True", "megatron_core_2026"),
         ("NVIDIA-NeMo/Megatron-Bridge", "megatron_fsdp=None", "megatron_core_2026"),
         ("megatron-lm", "cuda_graph=none", None),
         ("NVIDIA/Megatron-LM examples/llama/README.md FP8 table", "", "nemo_2024"),
