@@ -6,6 +6,7 @@ default_framework("nvidia")                       # Megatron-LM
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,7 +100,6 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
     known = {"schedules": schedule_names(), "knobs": DEFAULTS, "habit": GROUP_OF, "until": ("", *releases)}
     reader = _Reader(document, problems, known)
-    schedules = {name: {"is_auto": one.get("auto", True), **one} for name, one in data.get("schedules", {}).items()}
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
     joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}
@@ -108,7 +108,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         title=str(data.get("title", name)),
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
-        schedules={**base.schedules, **reader.named(Schedule, "schedules", schedules)},
+        schedules={**base.schedules, **reader.named(Schedule, "schedules", data.get("schedules", {}))},
         spellings={**base.spellings, **reader.named(Spelling, "knobs", data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
         lifted=tuple(one for one in requires if one.until),
@@ -167,9 +167,13 @@ class _Reader:
 
     def _built(self, cls: type[Part], keys: Keys, one: Mapping[str, Any]) -> Part:
         """One entry with its source. Raises `InputError` for a value that is none of its field."""
+        allowed = [field.name for field in fields(cls)]
+        for key in one:
+            if key not in allowed:
+                self._problems.append(self._document.problem((*keys, key), f"unknown key{did_you_mean(key, allowed)}"))
         if not one.get("source"):
             self._problems.append(self._document.problem(keys, "names no source: the framework's file and release"))
         try:
             return from_plain(cls, {"source": "", **one})
         except ValueError as error:
-            raise InputError([self._document.problem(keys, str(error))]) from None
+            raise InputError([*self._problems, self._document.problem(keys, str(error))]) from None
