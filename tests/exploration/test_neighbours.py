@@ -24,7 +24,7 @@ def test_a_suggested_margin_fits(hardware: str) -> None:
     enumerator = Enumerator(space)
     candidates = enumerator.chunk(0, enumerator.size).candidates
     choice, tried = space.clusters[0], 0
-    for row in np.linspace(0, len(candidates) - 1, 12).astype(int).tolist():
+    for row in np.linspace(0, len(candidates) - 1, 16).astype(int).tolist():
         values = values_of(candidates, row)
         for margin in (0.08, 0.31, 0.5, 0.77):
             strict = replace(space, search=replace(space.search, memory_margin=margin))
