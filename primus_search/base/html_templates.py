@@ -1,9 +1,10 @@
 """Pages from the templates in `templates/`; in HTML every value is escaped unless a template marks it as markup."""
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def rendered(template: str, /, **values: Any) -> str:
@@ -12,8 +13,10 @@ def rendered(template: str, /, **values: Any) -> str:
 
 
 @lru_cache(maxsize=2)
-def environment(package: str) -> Environment:
+def environment(package: str) -> "Environment":
     """Templates of a package's folder `templates`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape  # after the first screen
+
     environment = Environment(
         loader=PackageLoader(package, "templates"),
         autoescape=select_autoescape(["html"]),

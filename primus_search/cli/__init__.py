@@ -37,8 +37,8 @@ EXTRAS = {name: f"pip install 'primus-search[{name}]'" for name in ("torch", "ra
 FAULT = 70  # exit code after an error that no message is made for (EX_SOFTWARE of sysexits.h)
 SHOW_TRACEBACK = "PRIMUS_SEARCH_TRACEBACK"
 
-# Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 20,000 3 %.
-SELDOM = 100_000
+# Objects between collections of garbage: at 700, imports alone make a first ranking 5 % longer, at 100,000 3 %.
+SELDOM = 300_000
 
 
 def option(command: str, name: str) -> dict[str, Any]:

@@ -187,7 +187,9 @@ def passes(n, layer, hops, layers, parts, shapes, duration, travel):
         high = min(low + BLOCK, len(layer))
         for i in range(low, high):
             _kinds_of_stages(n, layers[layer[i]], at_recompute, shapes, seconds)
-            of_kind[:, :, i - low] = seconds
+            for part in range(4):
+                for k in range(num_kinds):
+                    of_kind[part, k, i - low] = seconds[part, k]
         for s in range(stages):
             at = first[n] + s
             here, before = _hop_kind(s, at, stages, ranks, is_far), _hop_kind(s - 1, at - 1, stages, ranks, is_far)

@@ -36,8 +36,9 @@ _INT = re.compile(r"\A[-+]?[0-9][0-9_]*\Z")
 _FLOAT = re.compile(r"\A[-+]?([0-9][0-9_]*+(?:\.[0-9_]*+)?|\.[0-9]++)([eE][-+]?[0-9]++)?\Z")
 _PLAIN_TAGS = tuple(
     f"tag:yaml.org,2002:{kind}"
-    for kind in ("null", "bool", "int", "float", "str", "seq", "map", "merge", "timestamp", "value")
+    for kind in ("str", "null", "bool", "int", "float", "seq", "map", "merge", "timestamp", "value")
 )
+_MERGE = "tag:yaml.org,2002:merge"
 _BOOLS = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
 
@@ -167,21 +168,31 @@ def parse(text: str, name: str) -> Document:
 @lru_cache(maxsize=256)
 def _composed(text: str, name: str) -> yaml.Node | None:
     """The node graph of a text: presets, machines and stacks are read again for every space that names them."""
-    _refuse_depth(text, name)
-    return yaml.compose(text, Loader=yaml.CSafeLoader)
+    loader = _Loader(text)
+    loader.name = name
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
-def _refuse_depth(text: str, name: str) -> None:
-    """InputError if the text nests too deep; walks events, for composing a deep graph recurses in C."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                line = event.start_mark.line + 1 if event.start_mark else 1
-                raise InputError([Problem(f"{name}:{line} @ $", f"is nested more than {MAX_DEPTH} deep")])
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+class _Loader(yaml.CSafeLoader):
+    """Composes nodes no deeper than MAX_DEPTH (C recurses there), and leaves what a scalar stands for to `plain`."""
+
+    name, depth = "", 0
+
+    def descend_resolver(self, parent: yaml.Node | None, index: Any) -> None:
+        self.depth += 1
+        if parent is not None and self.depth > MAX_DEPTH + 1:
+            where = f"{self.name}:{parent.start_mark.line + 1} @ $"
+            raise InputError([Problem(where, f"is nested more than {MAX_DEPTH} deep")])
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
+        is_merge = kind is yaml.ScalarNode and value == "<<" and implicit[0]
+        return _MERGE if is_merge else _PLAIN_TAGS[0]
 
 
 class _Builder:
@@ -221,7 +232,7 @@ class _Builder:
                 self.problems.append(Problem(self._where(key_node, keys), "a key must be a plain word"))
                 continue
             key = str(key_node.value)
-            if key_node.tag == "tag:yaml.org,2002:merge":
+            if key_node.tag == _MERGE:
                 bases = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
                 for base in reversed(bases):
                     built = self.build(base, keys)

@@ -17,7 +17,7 @@ from primus_search.declare.megatron_arguments import megatron_keys, model_argume
 from primus_search.declare.megatron_yaml import from_document
 from primus_search.declare.source import Document
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.export.shell import argument_table, launch_file, words
+from primus_search.export.shell import Text, argument_table, launch_file, words
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.machine.stack import number_of
@@ -43,10 +43,10 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
     }
 
 
-def files(job: LaunchJob) -> dict[str, str]:
+def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     groups = arguments(job)
-    values = {
+    values: dict[str, Any] = {
         "arrays": {name: words(settings) for name, settings in groups.items()},
         "is_fsdp": not groups["CANDIDATE_ARGS"].keys().isdisjoint(("use_torch_fsdp2", "use_megatron_fsdp")),
         "is_hybrid": job.model.is_single_block,

@@ -12,7 +12,7 @@ from typing import Any
 from primus_search.declare.fields import layer_pattern
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron import candidate_settings, edits, model_settings
-from primus_search.export.shell import argument_table, launch_file
+from primus_search.export.shell import Text, argument_table, launch_file
 from primus_search.values.model import Model
 
 FP8_ATTENTION = "fp8_dot_product_attention"
@@ -66,12 +66,12 @@ def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
     return {f"mixed_precision.{name}": value for name, value in fields.items()}
 
 
-def files(job: LaunchJob) -> dict[str, str]:
+def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     own = (
         [f"RECIPE: one of {argument_table('nemo')['precision'][job.row['fp8']]}()"] if job.row["fp8_attention"] else []
     )
-    values = {
+    values: dict[str, Any] = {
         "words": [shlex.quote(f"{name}={_value(value)}") for name, value in overrides(job).items()],
         "seq_length": job.workload.seq_length,
     }

@@ -12,7 +12,7 @@ from primus_search.declare.presets import registered_model
 from primus_search.declare.source import written
 from primus_search.export.job import LaunchJob
 from primus_search.export.megatron import candidate_settings, edits, model_settings
-from primus_search.export.shell import argument_table, launch_file, safe_name
+from primus_search.export.shell import Text, argument_table, launch_file, safe_name
 from primus_search.values.model import CompressedAttention
 
 PLAIN_MODEL = "language_model.yaml"
@@ -30,7 +30,7 @@ OFF = (
 """Switches of a model that Primus' plain model may have on."""
 
 
-def files(job: LaunchJob) -> dict[str, str]:
+def files(job: LaunchJob) -> dict[str, Text]:
     """The experiment and the script of a candidate."""
     return {"primus.yaml": experiment(job), "primus.sh": launch_file(job, "primus.sh")}
 
@@ -48,7 +48,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     return said
 
 
-def experiment(job: LaunchJob) -> str:
+def experiment(job: LaunchJob) -> Text:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
     name = safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
@@ -68,7 +68,7 @@ def experiment(job: LaunchJob) -> str:
         "workspace": "${PRIMUS_WORKSPACE:./output}",
         "modules": {"pre_trainer": module},
     }
-    return launch_file(job, "notes.txt", edits(job)) + written(data)
+    return launch_file(job, "notes.txt", edits(job), written(data))
 
 
 def _constants(job: LaunchJob) -> dict[str, Any]:

@@ -13,18 +13,18 @@ from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.export import megatron, nemo, primus, torchtitan
 from primus_search.export.job import Inexpressible, LaunchJob
-from primus_search.export.shell import launch_file
+from primus_search.export.shell import Text, launch_file
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates, spoken
 from primus_search.values.machine.framework import Framework
 
-WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, str]]] = {
+WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, Text]]] = {
     "primus": primus.files,
     "megatron": megatron.files,
     "torchtitan": torchtitan.files,
     "nemo": nemo.files,
 }
-"""What writes the files of a framework: name of each file and its text; NAME.sh starts a node."""
+"""What writes the files of a framework, by the name of each; NAME.sh starts a node."""
 SLURM, SLURM_FILE = "slurm", "job.slurm"
 FORMATS = (*WRITERS, SLURM)
 
@@ -33,7 +33,12 @@ FORMATS = (*WRITERS, SLURM)
 class LaunchFiles:
     """The files of one launch by name."""
 
-    texts: Mapping[str, str]
+    files: Mapping[str, Text]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text of every file."""
+        return {name: text if isinstance(text, str) else text() for name, text in self.files.items()}
 
 
 def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
@@ -47,10 +52,10 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         known = ", ".join(WRITERS)
         what = f"no job starts from {job.framework.title!r}; name one of {known} with --framework"
         raise InputError([Problem("--format", what)])
-    texts = dict(WRITERS[name](job))
+    files = dict(WRITERS[name](job))
     if format_name == SLURM:
-        texts[SLURM_FILE] = launch_file(job, SLURM_FILE, script=f"{name}.sh")
-    return LaunchFiles(texts=texts)
+        files[SLURM_FILE] = launch_file(job, SLURM_FILE, script=f"{name}.sh")
+    return LaunchFiles(files=files)
 
 
 def refusal_of(space: Space, choice: ClusterChoice, row: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,27 @@ def argument_table(name: str) -> dict[str, Any]:
     return found
 
 
-def launch_file(job: LaunchJob, template: str, edits: Sequence[str] = (), **values: Any) -> str:
-    """The text that a template makes of a job; `edits`: what is to be set by hand beside that of every job."""
+Text = str | Callable[[], str]
+"""The text of a file, or what renders it: whether a framework can say a job shows before any template is read."""
+
+
+def launch_file(
+    job: LaunchJob, template: str, edits: Sequence[str] = (), body: str = "", **values: Any
+) -> Callable[[], str]:
+    """What renders a template of a job, then `body`; `edits`: what is to be set by hand beside that of every job."""
     framework = job.framework
     at = framework.name.partition("@")[2]
     needed = f"{framework.title} {at}" if at else framework.release
-    return rendered(
-        f"launch/{template}",
-        name=template,
-        model=safe_name(job.model.name),
-        nodes=job.cluster.num_nodes,
-        gpus=job.cluster.network.gpus_per_node,
-        needs=f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
-        edits=[*argument_table("edits")[framework.launcher], *edits],
-        row=job.row,
-        **values,
-    )
+    values |= {
+        "name": template,
+        "model": safe_name(job.model.name),
+        "nodes": job.cluster.num_nodes,
+        "gpus": job.cluster.network.gpus_per_node,
+        "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
+        "edits": [*argument_table("edits")[framework.launcher], *edits],
+        "row": job.row,
+    }
+    return lambda: rendered(f"launch/{template}", **values) + body
 
 
 def safe_name(text: str) -> str:

@@ -17,19 +17,18 @@ from primus_search.declare.launch.torchtitan import COMPILE, COMPONENTS, MODE, O
 from primus_search.declare.megatron_arguments import sizes
 from primus_search.declare.presets import model_called, registered_model
 from primus_search.export.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.export.shell import launch_file, safe_name
+from primus_search.export.shell import Text, launch_file, safe_name
 from primus_search.schedule import PassKind, Table, order_for
 from primus_search.values.machine.framework import Framework
 from primus_search.values.model import Model
 
 
-def files(job: LaunchJob) -> dict[str, str]:
+def files(job: LaunchJob) -> dict[str, Text]:
     """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
     import tomli_w
 
-    body = tomli_w.dumps(nested(settings(job)))
-    found = {
-        "torchtitan.toml": launch_file(job, "notes.txt", edits(job)) + body,
+    found: dict[str, Text] = {
+        "torchtitan.toml": launch_file(job, "notes.txt", edits(job), tomli_w.dumps(nested(settings(job)))),
         "torchtitan.sh": launch_file(job, "torchtitan.sh"),
     }
     if flavor_of(job.framework, job.model) is None:
@@ -196,7 +195,7 @@ def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
         "classes": CLASSES,
         "imports": imports,
     }
-    return launch_file(job, "torchtitan_model.txt", fields=plain, **values)
+    return launch_file(job, "torchtitan_model.txt", fields=plain, **values)()
 
 
 def _family(model: Model) -> tuple[str, dict[str, Any]]:

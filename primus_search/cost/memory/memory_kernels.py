@@ -49,6 +49,22 @@ def split(moment, key, units, part, unit, price, out):
 
 
 @njit(cache=True, nogil=True)
+def _put(row, rows, at):
+    """Write one of the rows. A slice assignment is ten times as much machine code to compile and to load."""
+    for d in range(len(row)):
+        rows[at, d] = row[d]
+
+
+@njit(cache=True, nogil=True)
+def _with_room(rows, size):
+    """The same rows in an array of so many."""
+    grown = np.empty((size, rows.shape[1]), rows.dtype)
+    for i in range(len(rows)):
+        _put(rows[i], grown, i)
+    return grown
+
+
+@njit(cache=True, nogil=True)
 def highest(kind, chunk, chunks):
     """What a rank holds at the passes of its order that no other pass exceeds, by first appearance.
 
@@ -85,14 +101,12 @@ def highest(kind, chunk, chunks):
                         covers = False
                         break
                 if not covers:
-                    kept[left] = kept[j]
+                    _put(kept[j], kept, left)
                     left += 1
             count = left
             if count == len(kept):
-                grown = np.empty((2 * count, width + 1), np.int64)
-                grown[:count] = kept
-                kept = grown
-            kept[count] = now
+                kept = _with_room(kept, 2 * count)
+            _put(now, kept, count)
             count += 1
         if k == 1:
             now[c] -= 1
@@ -101,15 +115,7 @@ def highest(kind, chunk, chunks):
             now[c] -= 1
         elif k == 2:
             now[chunks + c] -= 1
-    return kept[:count].copy()
-
-
-@njit(cache=True, nogil=True)
-def _with_room(rows, size):
-    """The same rows in an array of so many."""
-    grown = np.empty((size, *rows.shape[1:]), rows.dtype)
-    grown[: len(rows)] = rows
-    return grown
+    return kept[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -125,43 +131,42 @@ def highest_of_ranks(offsets, kind, stage, rank_of_stage):
         held[r] += 1
     first, found = np.zeros(ranks + 1, np.int64), np.empty((8 * ranks, 2 * chunks + 1), np.int64)
     for r in range(ranks):
-        own = highest(kind[offsets[r] : offsets[r + 1]], chunk_of[stage[offsets[r] : offsets[r + 1]]], chunks)
-        end = first[r] + len(own)
-        if end > len(found):
-            found = _with_room(found, 2 * end)
-        found[first[r] : end] = own
-        first[r + 1] = end
-    return first, stages, found[: first[ranks]].copy()
+        chunk = np.empty(offsets[r + 1] - offsets[r], np.int64)
+        for i in range(len(chunk)):
+            chunk[i] = chunk_of[stage[offsets[r] + i]]
+        own = highest(kind[offsets[r] : offsets[r + 1]], chunk, chunks)
+        first[r + 1] = first[r] + len(own)
+        if first[r + 1] > len(found):
+            found = _with_room(found, 2 * first[r + 1])
+        for i in range(len(own)):
+            _put(own[i], found, first[r] + i)
+    return first, stages, found[: first[ranks]]
 
 
 @njit(cache=True, nogil=True)
 def _covers(row, other):
-    """Whether a row is at least another everywhere."""
+    """Whether a row is at least another everywhere but in its last column."""
     covers = True
-    for d in range(len(row)):
+    for d in range(len(row) - 1):
         covers = covers and row[d] >= other[d]
     return covers
 
 
 @njit(cache=True, nogil=True)
-def _kept_with(rows, rank_of, begin, count, row, rank):
+def _kept_with(rows, begin, count, row):
     """Rows begin .. count with one more, unless one of them covers it; those that it covers go."""
     for j in range(begin, count):
         if _covers(rows[j], row):
-            return rows, rank_of, count
+            return rows, count
     left = begin
     for j in range(begin, count):
         if not _covers(row, rows[j]):
-            rows[left] = rows[j]
-            rank_of[left] = rank_of[j]
+            _put(rows[j], rows, left)
             left += 1
     if left == len(rows):
-        grown, grown_rank = np.empty((2 * left, rows.shape[1])), np.empty(2 * left, np.int64)
-        grown[:left], grown_rank[:left] = rows, rank_of
-        rows, rank_of = grown, grown_rank
-    rows[left] = row
-    rank_of[left] = rank
-    return rows, rank_of, left + 1
+        rows = _with_room(rows, 2 * left)
+    _put(row, rows, left)
+    return rows, left + 1
 
 
 @njit(cache=True, nogil=True)
@@ -185,7 +190,7 @@ def _may_run(what, every, recomputed, has_head):
 def uncovered(
     first, live, waiting, backward, kept, recomputed, every, inputs, has_head, group, resident, at, across
 ):  # fmt: skip
-    """Units and rank of every moment that no other exceeds: of its rank or, `across`, of any; of equal ones the first.
+    """Units and, last, rank of moments that no other exceeds: of its rank or, `across`, of any; of equals the first.
 
     first, live, waiting, backward   moments of the ranks, one rank after the other
     kept, recomputed, every          (ranks, chunks, kinds) layers; inputs, has_head (ranks, chunks)
@@ -197,11 +202,11 @@ def uncovered(
     any layer of the head's chunk runs, so is what the head held of that micro-batch.
     """
     kinds, chunks = every.shape[2], every.shape[1]
-    rows, rank_of = np.empty((16, resident.shape[1])), np.empty(16, np.int64)
+    width = resident.shape[1]
+    rows, base = np.empty((16, width + 1)), np.empty(width + 1)
     count = np.int64(0)  # a literal 0 would compile `_kept_with` once more
-    base = np.empty(resident.shape[1])
     for r in range(len(first) - 1):
-        begin = np.int64(0) if across else count
+        begin, base[width] = np.int64(0) if across else count, r
         # What runs: first nothing, then chunk by chunk for every kind a kept layer, a recomputed one, last the head.
         for runs in range(-1, chunks * (2 * kinds + 1)):
             number, what = runs // (2 * kinds + 1), runs % (2 * kinds + 1)
@@ -213,7 +218,8 @@ def uncovered(
             for i in range(first[r], first[r + 1]):
                 if backward[i] != number:
                     continue
-                base[:] = resident[r]
+                for d in range(width):
+                    base[d] = resident[r, d]
                 for c in range(chunks):
                     for q in range(kinds):
                         base[at[1] + q] += live[i, c] * kept[r, c, q]
@@ -232,8 +238,8 @@ def uncovered(
                 elif number >= 0 and has_head[r, number]:
                     base[at[8]] = 1.0
                     base[at[9]] = 1.0
-                rows, rank_of, count = _kept_with(rows, rank_of, begin, count, base, r)
-    return rows[:count].copy(), rank_of[:count].copy()
+                rows, count = _kept_with(rows, begin, count, base)
+    return rows[:count]
 
 
 @njit(cache=True, nogil=True)
@@ -250,7 +256,7 @@ def uncovered_of_each(
     first, live, waiting, backward, stages, decoder, number, before, has_head, resident, at, again, group, offload,
     across,
 ):  # fmt: skip
-    """`uncovered` of one pipeline for every setting of recompute and offloading: where each begins, rank, units.
+    """`uncovered` of one pipeline for every setting of recompute and offloading: where each begins, its rows.
 
     stages                   (ranks, chunks) stage of the model     decoder, number  (stages,) layers without and with
                              MTP modules, which count as the last kind of layer
@@ -258,12 +264,14 @@ def uncovered_of_each(
     again, group, offload    (settings,) as in `ranks.Relief`
     """
     ranks, chunks, kinds = stages.shape[0], stages.shape[1], before.shape[1]
-    begin = np.cumsum(decoder) - decoder
+    begin = np.zeros(len(decoder), np.int64)
+    for s in range(1, len(decoder)):
+        begin[s] = begin[s - 1] + decoder[s - 1]
     kept, recomputed = np.empty((ranks, chunks, kinds)), np.empty((ranks, chunks, kinds))
     every, away = np.empty((ranks, chunks, kinds)), np.empty(kinds)
     inputs, with_head = np.zeros((ranks, chunks)), np.empty((ranks, chunks), np.bool_)
     starts = np.zeros(len(again) + 1, np.int64)
-    units, rank = np.empty((4 * len(again) + 16, resident.shape[1])), np.empty(4 * len(again) + 16, np.int64)
+    units = np.empty((4 * len(again) + 16, resident.shape[1] + 1))
     for i in range(len(again)):
         for r in range(ranks):
             for c in range(chunks):
@@ -276,12 +284,12 @@ def uncovered_of_each(
                     kept[r, c, q] = every[r, c, q] - away[q]
                 inputs[r, c] = -(-repeated // group[i]) if group[i] > 0 else 0.0
                 with_head[r, c] = has_head[s]
-        found, of_rank = uncovered(
+        found = uncovered(
             first, live, waiting, backward, kept, recomputed, every, inputs, with_head, group[i], resident, at, across
         )
-        end = starts[i] + len(found)
-        if end > len(units):
-            units, rank = _with_room(units, 2 * end), _with_room(rank, 2 * end)
-        units[starts[i] : end], rank[starts[i] : end] = found, of_rank
-        starts[i + 1] = end
-    return starts, rank[:end].copy(), units[:end].copy()
+        starts[i + 1] = starts[i] + len(found)
+        if starts[i + 1] > len(units):
+            units = _with_room(units, 2 * starts[i + 1])
+        for j in range(len(found)):
+            _put(found[j], units, starts[i] + j)
+    return starts, units[: starts[len(again)]]

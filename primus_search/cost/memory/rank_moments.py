@@ -206,12 +206,12 @@ def rank_moments(model: Model, pipeline: Pipeline, relief: Relief, *, across: bo
     layers = dealt_layers(model, pipeline.num_stages, pipeline.layout)
     held = held_microbatches(pipeline.order, pipeline.microbatches)
     decoder = layers.layers.astype(np.int64)
-    first, rank, units = uncovered_of_each(
+    first, rows = uncovered_of_each(
         held.first, held.live, held.waiting, held.backward, held.stages % len(decoder),
         decoder, decoder + layers.mtp.astype(np.int64), _layers_before(model), layers.has_head > 0.0,
         _resident(model, pipeline), _columns(model), relief.again, relief.group, relief.offload.copy(), across,
     )  # fmt: skip
-    return Moments(first=first, rank=rank, units=units)
+    return Moments(first=first, rank=rows[:, -1].astype(np.int64), units=rows[:, :-1].copy())
 
 
 @lru_cache(maxsize=64)

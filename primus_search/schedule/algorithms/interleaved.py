@@ -39,7 +39,7 @@ def warm_steady_cool(
     follows each, and the others come last.
     """
     p, m, v = request.stages, request.microbatches, request.virtual_stages
-    wait = np.broadcast_to(np.asarray(delay, dtype=np.int64), p)
+    wait = np.zeros(p, dtype=np.int64) + delay
     kind, stage, micro = _alternate(chunk, micro_batch, np.asarray(warm_up, dtype=np.int64), wait, p, m, v)
     return request.table(kind, stage, micro)
 

@@ -229,7 +229,8 @@ def _earlier(grid, is_last, held, time, t, stages, m, most):  # type: ignore[no-
     change = 1 if kind == F else -1 if kind == W else 0
     for to in range(_ready(number, time, stages, m), t):
         if grid[to] == FREE and held[to:t].max() + change <= most:
-            held[to:t] += change
+            for at in range(to, t):
+                held[at] += change
             grid[to], is_last[to], time[number] = number, is_last[t], to
             grid[t] = FREE
             return

@@ -21,6 +21,12 @@ from primus_search.schedule.costs import Floats
 from primus_search.schedule.simulation import batch_kernels
 from primus_search.schedule.table import Ints, Table
 
+GOLDEN = 0.6180339887498949
+"""The golden ratio less one: its multiples, less their whole parts, are spread evenly however many there are."""
+
+TINY = 1e-300
+"""Instead of nothing, where something is divided by it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Periods:
@@ -193,16 +199,33 @@ def run_columns(table: Table, duration: Floats, hops: Floats, *, skip_periods: b
     a copy and between stages of one rank.
     """
     cut = find(table) if skip_periods else Periods.none(table)
-    makespan, span, _ = batch_kernels.run_rows(*_laid_out(table, skip_periods), cut.count, duration, hops)
-    return makespan, span
+    stages, rows = hops.shape
+    is_sorted = cut.count > 0 and stages > 1 and rows > batch_kernels.LANES
+    order = _alike_first(duration) if is_sorted else np.arange(rows)
+    result: tuple[Floats, Floats] = batch_kernels.run_rows(
+        *_laid_out(table, skip_periods), cut.count, duration, hops, order
+    )
+    return result
+
+
+def _alike_first(duration: Floats) -> Ints:
+    """Rows in the order of how much slower their slowest stage is than the one after it.
+
+    The less it is, the longer it takes until all ranks have its pace; a block of lanes takes as long as its slowest.
+    """
+    second, most = np.partition(duration[0] + duration[3], (-2, -1), axis=0)[-2:]
+    return np.argsort(second / np.maximum(most, TINY))
 
 
 @lru_cache(maxsize=512)
 def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
-    """The order as it is walked; see `batch_kernels.lay_out`."""
+    """The order as it is walked, as `batch_kernels.run_rows` takes it; of passes asked for, (periods back, place)."""
     cut, links = find(table) if skip_periods else Periods.none(table), table.links
-    result: tuple[Any, ...] = batch_kernels.lay_out(
+    *laid_out, asked, places = batch_kernels.lay_out(
         table.offsets, table.kind, table.stage, links.source, links.hop, links.rank, links.order,
         cut.cut, cut.step, cut.count, cut.lookback, cut.settled, len(table.rank_of_stage),
     )  # fmt: skip
-    return result
+    backs, ends = np.nonzero(asked)
+    # From all over the ranks first: whoever looks for a difference finds it soon.
+    order = np.argsort(np.arange(len(ends)) * GOLDEN % 1.0)
+    return *laid_out, np.stack((backs[order], ends[order] * batch_kernels.LANES), axis=1), places

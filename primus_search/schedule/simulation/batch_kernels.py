@@ -16,12 +16,6 @@ LANES = 32
 SNAPSHOTS = 2
 """Moments that later ones are compared with, the newest ones; each is half as late as the next one."""
 
-GOLDEN = 0.6180339887498949
-"""The golden ratio less one: its multiples, less their whole parts, are spread evenly however many there are."""
-
-TINY = 1e-300
-"""Instead of nothing, where something is divided by it."""
-
 ALIKE = 1e-12
 """Share of an end time that may be rounding."""
 
@@ -33,7 +27,7 @@ def lay_out(offsets, kind, stage, source, hop, rank, order, cut, step, count, lo
     Returns per pass (rows, 5) the places of its own end, of the end of the pass before it on its rank, of that of its
     input, the number of the hop in between and of its own time; where each block begins; the number of the first period
     that stands for later ones, and how many do; the first place of the ring and the passes of a period; places of the
-    first and the last pass of every rank; which ends of periods are `_live`; how many places there are.
+    first and the last pass of every rank; which ends of periods are `_asked` for; how many places there are.
     Place 0 is the beginning of time; a pass without input gets it over hop `num_stages`, which takes no time.
     """
     p, n = len(offsets) - 1, len(kind)
@@ -74,13 +68,13 @@ def lay_out(offsets, kind, stage, source, hop, rank, order, cut, step, count, lo
         rows[to, 2] = place[source[i]] * LANES if has_input else 0
         rows[to, 3] = (hop[i] if has_input else num_stages) * LANES
         rows[to, 4] = (kind[i] * num_stages + stage[i]) * LANES
-    live = _live(offsets, source, rank, part, cut, step, within, length, count, lead, lookback)
+    asked = _asked(offsets, source, rank, part, cut, step, within, length, count, lead, lookback)
     first, last = np.zeros((p, 2), np.int64), np.zeros(p, np.int64)
     for r in range(p):
         i = offsets[r]
         first[r, 0], last[r] = place[i] * LANES, place[offsets[r + 1] - 1] * LANES
         first[r, 1] = (kind[i] * num_stages + stage[i]) * LANES
-    return rows, begin, lead, ring, stock, length, first, last, live, stock + ring * length
+    return rows, begin, lead, ring, stock, length, first, last, asked, stock + ring * length
 
 
 @njit(cache=True)
@@ -126,10 +120,10 @@ def _places(offsets, source, order, part, count):
 
 
 @njit(cache=True)
-def _live(offsets, source, rank, part, cut, step, within, length, count, lead, lookback):
+def _asked(offsets, source, rank, part, cut, step, within, length, count, lead, lookback):
     """Passes of the last periods whose ends a later pass asks for, between two periods or behind the last one.
 
-    (ends, 2): how many periods back, counted from the last one, and the offset within a period.
+    (periods back from the last one, offset within a period)
     """
     asked = np.zeros((lookback, length), np.bool_)
     for r in range(len(offsets) - 1):
@@ -144,10 +138,7 @@ def _live(offsets, source, rank, part, cut, step, within, length, count, lead, l
                         asked[back, within[q] + (j - cut[q]) % step[q]] = True
         if 0 <= part[offsets[r + 1] - 1] < count:
             asked[0, within[r] + step[r] - 1] = True
-    backs, ends = np.nonzero(asked)
-    # From all over the ranks first: whoever looks for a difference finds it soon.
-    order = np.argsort(np.arange(len(ends)) * GOLDEN % 1.0)
-    return np.stack((backs[order], ends[order] * LANES), axis=1)
+    return asked
 
 
 @njit(cache=True, inline="always")
@@ -177,22 +168,6 @@ def _stand(k, ring, stock, length, live, at):
     """Where the live ends of the last periods before period k stand."""
     for e in range(len(live)):
         at[e] = (stock + (k - 1 - live[e, 0]) % ring * length) * LANES + live[e, 1]
-
-
-@njit(cache=True)
-def _alike_first(duration):
-    """Rows in the order of how much slower their slowest stage is than the one after it.
-
-    The less it is, the longer it takes until all ranks have its pace; a block of lanes takes as long as its slowest.
-    """
-    num_stages, num_rows = duration.shape[1], duration.shape[2]
-    most, second = np.zeros(num_rows), np.zeros(num_rows)
-    for s in range(num_stages):
-        for i in range(num_rows):
-            work = duration[0, s, i] + duration[3, s, i]
-            second[i] = max(second[i], min(most[i], work))
-            most[i] = max(most[i], work)
-    return np.argsort(second / np.maximum(most, TINY))
 
 
 @njit(cache=True)
@@ -261,7 +236,7 @@ def _find_period(k, at, then, end, taken, witness, cycle, pace, same, was, found
 
 @njit(cache=True)
 def _periods(begin, lead, ring, stock, length, first, live, places, count, rows, end, time, wire, begun):
-    """Simulate periods until every lane repeats itself or all are over, and write the last ones down; their number.
+    """Simulate periods until every lane repeats itself or all are over, and write the last ones down.
 
     A lane is over when it repeats itself and as many periods are left as a multiple of its cycle: its last periods are
     then those it just ran, so much later. So it does not depend on the lanes it is walked with.
@@ -272,7 +247,8 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
     taken, witness = np.full(SNAPSHOTS, -1, np.int64), np.zeros((SNAPSHOTS + 1, LANES), np.int64)
     at, then, final = np.empty(len(live), np.int64), np.empty((SNAPSHOTS + 1, len(live)), np.int64), places * LANES
     for s in range(SNAPSHOTS):
-        then[s] = (places + len(live) * (s + 1) + np.arange(len(live))) * LANES
+        for e in range(len(live)):
+            then[s, e] = (places + len(live) * (s + 1) + e) * LANES
     k, left, next_search, next_snapshot, newest = 0, LANES, lead + 1, lead, -1
     while k < count and left > 0:
         block = 1 + (k if k < lead else lead + (k - lead) % ring)
@@ -299,37 +275,34 @@ def _periods(begin, lead, ring, stock, length, first, live, places, count, rows,
             newest, next_snapshot = (newest + 1) % SNAPSHOTS, 2 * next_snapshot
             taken[newest] = k
             for e in range(len(live)):
-                end[then[newest, e] : then[newest, e] + LANES] = end[at[e] : at[e] + LANES]
+                for b in range(LANES):
+                    end[then[newest, e] + b] = end[at[e] + b]
     _stand(count, ring, stock, length, live, at)
     for b in range(LANES):
         if 0 <= over_at[b] <= k:
             later = (count - over_at[b]) // cycle[b] * pace[b]
             for e in range(len(live)):
                 end[at[e] + b] = end[final + e * LANES + b] + later
-    return k
 
 
 @njit(cache=True)
-def run_rows(rows, begin, lead, ring, stock, length, first, last, live, places, count, duration, hops):
+def run_rows(rows, begin, lead, ring, stock, length, first, last, live, places, count, duration, hops, order):
     """Makespan and span of one order for many rows of costs: `duration[kind, stage, row]`, `hops[stage, row]`.
 
-    Also returns how many periods were walked, summed over blocks of lanes.
+    A block of lanes takes rows as they stand in `order`.
     """
     num_rows, num_stages, ranks = hops.shape[1], hops.shape[0], len(first)
-    makespan, span, walked = np.zeros(num_rows), np.zeros(num_rows), 0
+    makespan, span = np.zeros(num_rows), np.zeros(num_rows)
     end = np.zeros((places + (SNAPSHOTS + 1) * len(live)) * LANES)
     begun = np.empty((ranks, LANES))
     time, wire = np.empty(4 * num_stages * LANES), np.zeros((num_stages + 1) * LANES)
     blocks = len(begin) - 1
-    order = _alike_first(duration) if count > 0 else np.arange(num_rows)
     for low in range(0, num_rows, LANES):
         block = order[low : low + LANES]
         _load(block, duration, hops, time, wire)
         _walk(begin[0], begin[1], rows, end, time, wire)
         if count > 0:
-            walked += _periods(
-                begin, lead, ring, stock, length, first, live, places, count, rows, end, time, wire, begun
-            )
+            _periods(begin, lead, ring, stock, length, first, live, places, count, rows, end, time, wire, begun)
         else:
             _begin(first, end, time, begun)
         _walk(begin[blocks - 1], begin[blocks], rows, end, time, wire)
@@ -338,4 +311,4 @@ def run_rows(rows, begin, lead, ring, stock, length, first, last, live, places, 
                 over = end[last[r] + b]
                 makespan[row] = max(makespan[row], over)
                 span[row] = max(span[row], over - begun[r, b])
-    return makespan, span, walked
+    return makespan, span
