@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.base.bounded import bounded_minimum
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import read
 from primus_search.runs.calibrate.hardware_edits import leaves
@@ -125,11 +124,26 @@ def solve(prior: Priors, x: Floats, errors: Floats, slopes: Floats, weights: Flo
         curvature, pull = prior.precision.copy(), prior.pull.copy()
         curvature[:num, :num] += scaled.T @ scaled
         pull[:num] -= scaled.T @ (at_zero * scale)
-        fresh = bounded_minimum(curvature, pull, z, prior.low, prior.high)
+        fresh = _bounded_minimum(curvature, pull, z, prior.low, prior.high)
         if np.abs(fresh - z).max(initial=0.0) < _SETTLED:
             return fresh
         z = fresh
     return z
+
+
+def _bounded_minimum(curvature: Floats, pull: Floats, start: Floats, low: Floats, high: Floats) -> Floats:
+    """The point inside the bounds that minimises x'Cx/2 - p'x: what leaves them is held, the rest solved again."""
+    free = np.ones(len(start), dtype=np.bool_)
+    x = start.copy()
+    while free.any():
+        held = pull[free] - curvature[np.ix_(free, ~free)] @ x[~free]
+        x[free] = np.linalg.solve(curvature[np.ix_(free, free)], held)
+        outside = free & ((x < low) | (x > high))
+        x = np.clip(x, low, high)
+        if not outside.any():
+            break
+        free &= ~outside
+    return x
 
 
 def loss_weights(errors: Floats, weights: Floats) -> Floats:

@@ -203,16 +203,21 @@ def _shifts(more: int, most: int) -> list[int]:
 
 
 def _longer(table: Table, cuts: np.ndarray, shift: int, step: int, times: int, microbatches: int) -> Table:
-    rows = len(table) // table.stages + times * step
-    kind, stage, micro = _insert(table.kind, table.stage, table.micro_batch, cuts, step, shift, times, rows)
+    """The order with the period at each rank's cut run `times` more often."""
+    own = np.arange(len(table)).reshape(table.stages, -1)
+    rows, turns = [], []
+    for mine, cut in zip(own, cuts, strict=False):
+        rows += [mine[:cut], np.tile(mine[cut : cut + step], times), mine[cut:]]
+        turns += [np.zeros(cut), np.repeat(np.arange(times), step), np.full(len(mine) - cut, times)]
+    at = np.concatenate(rows)
     return replace(
         table,
         microbatches=microbatches,
-        offsets=np.arange(table.stages + 1, dtype=np.int64) * rows,
-        kind=kind,
-        stage=stage,
-        micro_batch=micro,
-        overlaps_next=np.zeros(len(kind), dtype=np.bool_),
+        offsets=np.arange(table.stages + 1, dtype=np.int64) * (len(at) // table.stages),
+        kind=table.kind[at],
+        stage=table.stage[at],
+        micro_batch=(table.micro_batch[at] + shift * np.concatenate(turns)).astype(np.int32),
+        overlaps_next=np.zeros(len(at), dtype=np.bool_),
     )
 
 
@@ -245,22 +250,3 @@ def _cuts(kind, stage, micro, p, step, shift):  # type: ignore[no-untyped-def]
         cuts[:p] = begins[:, best]
         cuts[p] = 0
     return cuts
-
-
-@njit(cache=True)
-def _insert(kind, stage, micro, cuts, step, shift, times, rows):  # type: ignore[no-untyped-def]
-    """Columns with the period at each cut run `times` more often."""
-    p = len(cuts) - 1
-    old = len(kind) // p
-    new_kind, new_stage = np.empty(p * rows, np.int8), np.empty(p * rows, np.int16)
-    new_micro = np.empty(p * rows, np.int32)
-    for r in range(p):
-        to = r * rows
-        for turn in range(times + 1):
-            begin = 0 if turn == 0 else cuts[r]
-            end = cuts[r] + step if turn < times else old
-            for i in range(begin, end):
-                row = r * old + i
-                new_kind[to], new_stage[to], new_micro[to] = kind[row], stage[row], micro[row] + turn * shift
-                to += 1
-    return new_kind, new_stage, new_micro
