@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from primus_search.space import ClusterChoice
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, Fp8, Kind
-
-if TYPE_CHECKING:
-    pass
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""

@@ -5,14 +5,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text, table_beside
-
-if TYPE_CHECKING:
-    pass
-
 
 SHAPE: Mapping[str, Any] = table_beside(__file__)
 """What values are by key: a kind, a mapping of further keys, or a list of one shape."""

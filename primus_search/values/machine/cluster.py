@@ -384,7 +384,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What a long run on many nodes loses; a zero switches its term off (`exploration/expected.py`).
+    """What a long run on many nodes loses; a zero switches its term off (`exploration/scaling_table.py`).
 
     node_mtbf_hours           hours between two failures of one node that end a job
     restart_minutes           from a failure to the next step: finding it, replacing the node, loading the checkpoint
