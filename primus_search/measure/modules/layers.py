@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules import fused_operations as ops
 from primus_search.measure.modules.attention_modules import CoreAttention, has_module, mixer_module
-from primus_search.measure.modules.products import ExpertMlp, Linear
+from primus_search.measure.modules.experts import ExpertMlp
+from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
