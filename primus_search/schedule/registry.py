@@ -84,6 +84,10 @@ class Request:
         """Times that differ by less are equal: float noise of an order's sums."""
         return 1e-11 * self.microbatches * float(self.costs.duration[:3].sum()) or 1.0
 
+    def own_limit(self, units: float) -> float:
+        """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
+        return min(self.memory_limit, units + TOLERANCE)
+
     def table(self, kind: NDArray[Any], stage: NDArray[Any], micro_batch: NDArray[Any]) -> Table:
         """A table of columns laid out rank after rank, every rank with as many passes, none of them overlapped."""
         return Table(

@@ -17,8 +17,7 @@ from itertools import islice
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.optimise.loop_search import fastest_loop
-from primus_search.schedule.optimise.portfolio import own_limit
+from primus_search.schedule import optimise
 from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.simulation.timeline import Timeline, run
@@ -225,7 +224,7 @@ def interleaved_zb(request: Request) -> Table:
     """Bubble (p-1)(F+B-W)/v at F=B=W, peak p; a little more where m is no multiple of p."""
     p, m = request.stages, request.microbatches
     largest = -(-m // max(1, m // p))
-    return fastest_loop(request, own_limit(request, max(p, largest)), partial(_patterns, group=p))
+    return optimise.fastest_loop(request, request.own_limit(max(p, largest)), partial(_patterns, group=p))
 
 
 @register("gis", summary="interleaved in small groups, less memory", placement=Placement.LOOP, virtual_stages=None,
@@ -238,7 +237,7 @@ def gis(request: Request) -> Table:
     sizes = [request.group] if request.group is not None else range(p, 0, -1)
     fitting = [g for g in sizes if memory(g, p, v) <= request.memory_limit + TOLERANCE]
     group = fitting[0] if fitting else sizes[-1]
-    return fastest_loop(request, own_limit(request, memory(group, p, v)), partial(_patterns, group=group))
+    return optimise.fastest_loop(request, request.own_limit(memory(group, p, v)), partial(_patterns, group=group))
 
 
 def memory(group: int, stages: int, virtual_stages: int) -> float:

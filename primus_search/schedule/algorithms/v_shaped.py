@@ -20,8 +20,7 @@ from functools import partial
 import numpy as np
 from numba import njit
 
-from primus_search.schedule.optimise.portfolio import own_limit
-from primus_search.schedule.optimise.v_search import fastest_v
+from primus_search.schedule import optimise
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.table import Ints, PassKind, Placement, Table
@@ -32,25 +31,25 @@ _v = partial(register, placement=Placement.V, virtual_stages=(2,))
 @_v("zbv", summary="V placement, zero bubble, memory of 1F1B", splits_weight=True, cost_aware=True)
 def zbv(request: Request) -> Table:
     """Span bubble 0 at F=B=W, peak p."""
-    return fastest_v(request, own_limit(request, request.stages), published_zbv)
+    return optimise.fastest_v(request, request.own_limit(request.stages), published_zbv)
 
 
 @_v("v-half", summary="V placement in about half the memory of 1F1B", splits_weight=True, cost_aware=True)
 def v_half(request: Request) -> Table:
     """Peak (p + 2) // 2."""
-    return fastest_v(request, own_limit(request, (request.stages + 2) // 2))
+    return optimise.fastest_v(request, request.own_limit((request.stages + 2) // 2))
 
 
 @_v("v-min", summary="V placement in about a third of the memory of 1F1B", splits_weight=True, cost_aware=True)
 def v_min(request: Request) -> Table:
     """Peak (p + 4) // 3."""
-    return fastest_v(request, own_limit(request, (request.stages + 4) // 3))
+    return optimise.fastest_v(request, request.own_limit((request.stages + 4) // 3))
 
 
 @_v("v-auto", summary="fastest V order within the memory limit", splits_weight=True, cost_aware=True)
 def v_auto(request: Request) -> Table:
     """V placement, any memory limit, aware of the costs."""
-    return fastest_v(request, request.memory_limit, published_zbv)
+    return optimise.fastest_v(request, request.memory_limit, published_zbv)
 
 
 @_v("1f1b-v", summary="V placement, fused backward, two thirds of the memory of 1F1B", cost_aware=True)
@@ -59,7 +58,7 @@ def one_f_one_b_v(request: Request) -> Table:
     units = max(2, 2 * request.stages // 3 + 1)
     costs = request.costs
     fused = replace(request, costs=replace(costs, backward=costs.fused, weight=np.zeros_like(costs.weight)))
-    return _fuse(fastest_v(fused, own_limit(request, units)))
+    return _fuse(optimise.fastest_v(fused, request.own_limit(units)))
 
 
 def _fuse(table: Table) -> Table:

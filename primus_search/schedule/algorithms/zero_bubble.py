@@ -12,9 +12,8 @@ from itertools import chain
 
 import numpy as np
 
+from primus_search.schedule import optimise
 from primus_search.schedule.algorithms.interleaved import warm_steady_cool
-from primus_search.schedule.optimise.loop_search import best_of_the_grid, fastest_loop
-from primus_search.schedule.optimise.portfolio import own_limit
 from primus_search.schedule.registry import TOLERANCE, Objective, Request, register
 from primus_search.schedule.simulation.timeline import peak_activations
 from primus_search.schedule.table import Placement, Table
@@ -26,7 +25,7 @@ _zero = partial(register, placement=Placement.LOOP, splits_weight=True, cost_awa
 def zb_h1(request: Request) -> Table:
     """Bubble (p-1)(F+B-W), peak p."""
     p = request.stages
-    return fastest_loop(request, own_limit(request, p), partial(warm_ups, depth=1))
+    return optimise.fastest_loop(request, request.own_limit(p), partial(warm_ups, depth=1))
 
 
 @register("zb-h1", summary="1F1B with W delayed, as AMD Primus runs it (zero-bubble)", launchers=("primus",),
@@ -43,7 +42,7 @@ def of_primus(request: Request) -> Table:
 def zb_h2(request: Request) -> Table:
     """Span bubble (p-1)(F+B-2W), peak 2p - 1."""
     p = request.stages
-    return fastest_loop(request, own_limit(request, 2 * p - 1), partial(warm_ups, depth=2))
+    return optimise.fastest_loop(request, request.own_limit(2 * p - 1), partial(warm_ups, depth=2))
 
 
 def warm_ups(request: Request, depth: int) -> Iterator[Table]:
@@ -62,7 +61,7 @@ def warm_ups(request: Request, depth: int) -> Iterator[Table]:
 @_zero("zb-auto", summary="fastest zero-bubble order within the memory limit")
 def zb_auto(request: Request) -> Table:
     """One stage per rank, any memory limit, aware of the costs."""
-    return fastest_loop(request, request.memory_limit, _any_warm_up)
+    return optimise.fastest_loop(request, request.memory_limit, _any_warm_up)
 
 
 def _any_warm_up(request: Request) -> Iterator[Table]:
@@ -85,7 +84,7 @@ def _published(request: Request, multiple: int) -> Table:
     """Half of an activation released at B, as in the paper, where that keeps the caller's limit on those held to W."""
     limit = float(multiple * request.stages)
     if request.memory_limit >= limit:
-        table = best_of_the_grid(request, limit, half_at_b=True)
+        table = optimise.best_of_the_grid(request, limit, half_at_b=True)
         if peak_activations(table, request.costs.activation).max() <= request.memory_limit + TOLERANCE:
             return table
-    return best_of_the_grid(request, min(limit, request.memory_limit), half_at_b=False)
+    return optimise.best_of_the_grid(request, min(limit, request.memory_limit), half_at_b=False)

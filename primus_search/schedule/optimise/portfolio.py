@@ -105,11 +105,6 @@ def _why_none(request: Request, limit: float) -> str:
     return f"every order tried holds more than {limit:g} micro-batches of activations on some rank"
 
 
-def own_limit(request: Request, units: float) -> float:
-    """The memory a schedule defines for itself, or the caller's limit if that is tighter."""
-    return min(request.memory_limit, units + TOLERANCE)
-
-
 def _short_run(request: Request, rules: Rules) -> int:
     """Micro-batches of the portfolio: enough to show all phases, the rest a whole number of steps."""
     base = rules.short * request.stages
