@@ -26,7 +26,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("ClusterResult", "RankingTable", "SearchResult"), "result"),
+    **dict.fromkeys(("ClusterResult", "SearchResult"), "result"),
+    "RankingTable": "ranking_table",
     **dict.fromkeys(("Options", "run_search"), "funnel"),
     **dict.fromkeys(("RunFolder", "StoreError", "default_folder", "summary"), "run_folder.folder"),
 }

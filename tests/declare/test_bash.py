@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.declare.launch.bash import Script
+from primus_search.declare.launch.bash import followed
 from primus_search.declare.launch.megatron import settings_in
 
 BASH = shutil.which("bash")
@@ -152,7 +152,7 @@ def test_programs_get_the_words_that_bash_gives_them(name: str, started_with_arg
     script.write_text(SCRIPTS[name])
     arguments = ARGUMENTS.get(name, "").split() if started_with_arguments else []
     environ = {str(i): word for i, word in enumerate(arguments, start=1)}
-    commands = Script(SCRIPTS[name], environ, tmp_path).followed().commands
+    commands = followed(SCRIPTS[name], environ, tmp_path).commands
     ours = [word for words in commands for word in (words[2:] if words[0] == "env" else words)]
     assert ours == by_bash(script, arguments)
 

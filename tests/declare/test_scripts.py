@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
 from primus_search.cli import app
-from primus_search.declare.launch.bash import Script
+from primus_search.declare.launch.bash import followed
 from primus_search.declare.launch.experiments import is_experiment, read_experiment
 from primus_search.export.experiment_space import space_of, start
 
@@ -103,7 +103,7 @@ def written(folder: Path, text: str, name: str = "run.sh") -> Path:
     ],
 )
 def test_words_are_those_that_bash_hands_over(text: str, words: list[str]) -> None:
-    assert Script(text).words() == words
+    assert [word for command in followed(text).commands for word in command] == words
 
 
 def test_arrays_defaults_comments_and_quoted_words(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a shell script hands to its programs, by bash's own rules; nothing is run.
 
-    script = Script(text, environ={"TP": "4"}, folder=Path("examples"))
-    script.words()
+    script = followed(text, environ={"TP": "4"}, folder=Path("examples"))
+    script.commands
 
 Assignments, arrays, expansions, branches, loops, functions, `eval`, `source` of files beside the script, here-documents
 and the text of `bash -c` are followed. Programs are not executed: their words are kept in `commands`. A test that
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
@@ -38,8 +39,13 @@ _SILENT = ("mkdir", "cd", "trap", "ulimit", "wait", "sleep", "pushd", "popd", "r
            "set", ":")  # fmt: skip
 
 
+@dataclass(eq=False)
 class _Leave(Exception):
-    """`exit`, `return`, `break` or `continue`."""
+    """`exit`, `return`, `break` or `continue`, its line, and the status that it is given."""
+
+    word: str
+    line: int
+    status: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +57,59 @@ class Guess:
     others: tuple[int, ...]
 
 
+def followed(
+    text: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    folder: Path | None = None,
+    choices: Mapping[int, int] = MappingProxyType({}),
+) -> "Script":
+    """A script followed to its end; `choices` answer its tests by where they stand.
+
+    An `exit` behind a guess says that the guess is wrong: it is turned. Arguments of the script are variables with
+    numbers for names.
+    """
+    given = sorted((name for name in environ if name.isdecimal() and environ[name]), key=int)
+    environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
+    while True:
+        script = Script(text, environ, folder, choices)
+        script.variables.arguments = [environ[name] for name in given]
+        try:
+            script.follow(text)
+        except RecursionError:
+            raise ValueError("commands of the script refer to each other without end") from None
+        except _Leave as leave:
+            script.left = leave.line
+            wrong = next((at for at in reversed(script.open) if at not in turned and script.guesses[at].others), None)
+            if leave.word == "exit" and wrong is not None and len(turned) < MOST_TRIES:
+                turned.add(wrong)
+                choices[wrong] = script.guesses[wrong].others[0]
+                continue
+        return script
+
+
 @dataclass(slots=True)
 class Script:
-    """A script that is followed command by command.
+    """A script that is followed command by command, and what was found on the way.
 
     commands   words of each program that is started
     guesses    tests that cannot be answered, by where they stand; `choices` has answers to take instead
+    open       those whose branches are being followed
     missing    files that the script reads and that are not beside it
     left       the line of the `exit` that ends it; 0 where none does
     """
 
     text: str
-    environ: Mapping[str, str] = field(default_factory=dict)
-    folder: Path | None = None
-    choices: dict[int, int] = field(default_factory=dict)
+    environ: Mapping[str, str]
+    folder: Path | None
+    choices: Mapping[int, int]
     variables: Variables = field(init=False)
     commands: list[list[str]] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
     guesses: dict[int, Guess] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     left: int = 0
+    open: list[int] = field(default_factory=list)
     _functions: dict[str, Block] = field(default_factory=dict)
-    _open: list[int] = field(default_factory=list)
     _doubts: list[str] = field(default_factory=list)
     _said: list[str] = field(default_factory=list)
     _steps: int = 0
@@ -80,32 +117,8 @@ class Script:
     def __post_init__(self) -> None:
         self.variables = Variables(environ=self.environ, output=self._output)
 
-    def followed(self) -> "Script":
-        """The script followed to its end. An `exit` behind a guess says that the guess is wrong: it is turned."""
-        given = sorted((name for name in self.environ if name.isdecimal() and self.environ[name]), key=int)
-        environ = slurm(self.text) | dict(self.environ)
-        choices, turned = dict(self.choices), set(self.choices)
-        while True:
-            one = Script(self.text, environ, self.folder, choices)
-            one.variables.arguments = [environ[name] for name in given]
-            try:
-                one._follow(self.text)
-            except RecursionError:
-                raise ValueError("commands of the script refer to each other without end") from None
-            except _Leave as leave:
-                one.left = leave.args[1]
-                wrong = next((at for at in reversed(one._open) if at not in turned and one.guesses[at].others), None)
-                if leave.args[0] == "exit" and wrong is not None and len(turned) < MOST_TRIES:
-                    turned.add(wrong)
-                    choices[wrong] = one.guesses[wrong].others[0]
-                    continue
-            return one
-
-    def words(self) -> list[str]:
-        """The words of every program that is started."""
-        return [word for command in self.followed().commands for word in command]
-
-    def _follow(self, text: str) -> bool:
+    def follow(self, text: str) -> bool:
+        """Follow further commands; the status of the last."""
         self.variables.depth += 1
         if self.variables.depth > DEEPEST:
             raise ValueError("commands of the script refer to each other without end")
@@ -124,7 +137,7 @@ class Script:
         return status
 
     def _one(self, node: Node, asks: bool) -> bool:
-        opened = len(self._open)
+        opened = len(self.open)
         if node.kind == "simple":
             return self._simple(node, asks)
         if node.kind == "test":
@@ -147,14 +160,14 @@ class Script:
             for sign, block in zip(node.words, node.blocks, strict=True):
                 if not sign or status is (sign == "&&"):
                     status = self._run(block, asks=asks)
-            del self._open[opened:]
+            del self.open[opened:]
             return status
         elif node.kind == "if":
             self._branch(node)
-            del self._open[opened:]
+            del self.open[opened:]
         elif node.kind == "case":
             self._case(node)
-            del self._open[opened:]
+            del self.open[opened:]
         else:
             self._loop(node)
         return True
@@ -191,9 +204,9 @@ class Script:
             try:
                 self._run(node.blocks[-1])
             except _Leave as leave:
-                if leave.args[0] == "break":
+                if leave.word == "break":
                     return
-                if leave.args[0] != "continue":
+                if leave.word != "continue":
                     raise
             self.variables.number(step)
 
@@ -201,7 +214,7 @@ class Script:
         """The answer to a test that cannot be answered: the one chosen, else the given one."""
         taken = self.choices.get(at, answer)
         self.guesses[at] = Guess(tuple(self._doubts), taken, tuple(one for one in (answer, *others) if one != taken))
-        self._open.append(at)
+        self.open.append(at)
         self._doubts.clear()
         return taken
 
@@ -249,15 +262,15 @@ class Script:
             try:
                 return self._run(self._functions[name])
             except _Leave as leave:
-                if leave.args[0] != "return":
+                if leave.word != "return":
                     raise
-                return leave.args[2] in ("", "0")
+                return leave.status in ("", "0")
             finally:
                 self.variables.arguments = outer
         if name in ("exit", "return", "break", "continue"):
             raise _Leave(name, self.text.count("\n", 0, node.at) + 1, " ".join(rest[:1]))
         if name == "eval":
-            return self._follow(" ".join(rest))
+            return self.follow(" ".join(rest))
         if name == "shift":
             count = self.variables.number(rest[0]) if rest else "1"
             self.variables.arguments = self.variables.arguments[int(count) if count.isdecimal() else 1 :]
@@ -290,7 +303,7 @@ class Script:
                 text = self.documents.get(rest[0])
                 text = self.variables.filled(text) if text is not None else self._beside(rest[0])
                 if text is not None and word in ("source", "."):
-                    return self._follow(text)
+                    return self.follow(text)
                 if text is not None:
                     return self._inner(text, rest[1:])
                 self.missing += [rest[0]] if word in ("source", ".") else []
@@ -304,7 +317,7 @@ class Script:
     def _inner(self, text: str, arguments: list[str]) -> bool:
         outer, self.variables.arguments = self.variables.arguments, arguments
         try:
-            return self._follow(text)
+            return self.follow(text)
         except _Leave:
             return True
         finally:
@@ -406,7 +419,7 @@ class Script:
         """The output of a command where it is plain to see, else its name as of a variable without a value."""
         outer, self._said, values, count = self._said, [], dict(self.variables.values), len(self.commands)
         with suppress(_Leave):
-            self._follow(command)
+            self.follow(command)
         said, self._said, self.variables.values = self._said, outer, values
         is_known = len(self.commands) == count
         del self.commands[count:]

@@ -234,8 +234,8 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     """
     if len(text) > MOST_TEXT:
         raise ValueError(f"is longer than a script of {MOST_TEXT} characters")
-    first = bash.Script(text, os.environ if environ is None else environ, folder)
-    script = first.followed()
+    environ = os.environ if environ is None else environ
+    script = bash.followed(text, environ, folder)
     found = _settings(script)
     if not ARGUMENTS & found.keys() and script.missing:
         raise ValueError(f"reads {', '.join(map(bash.short, script.missing))}, which is not beside it")
@@ -245,7 +245,7 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     for at, guess in list(script.guesses.items())[: bash.MOST_TRIES]:
         for answer in guess.others:
             taken = {one: made.answer for one, made in script.guesses.items()}
-            other = bash.Script(text, first.environ, folder, taken | {at: answer}).followed()
+            other = bash.followed(text, environ, folder, taken | {at: answer})
             turned = {} if other.left else _settings(other)
             differs = {key for key in found.keys() | turned.keys() if found.get(key) != turned.get(key)}
             for name in guess.names if differs and (ARGUMENTS & turned.keys()) else ():
@@ -265,7 +265,7 @@ _OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL
 def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], int]:
     """The last recipe that a script runs (`run_recipe.py --recipe NAME section.key=value`), its overrides by their last
     name, and the GPUs. Raises ValueError where it runs none, or where a variable of them has no value."""
-    script = bash.Script(text, os.environ, folder).followed()
+    script = bash.followed(text, os.environ, folder)
     runs = [(words, [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])])
             for words in script.commands]  # fmt: skip
     words, parts = next(((words, parts) for words, parts in reversed(runs) if "--recipe" in parts[:-1]), ([], []))
