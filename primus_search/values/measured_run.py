@@ -219,12 +219,15 @@ def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 
 def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
-    """The run as another software might have made it; what its record overrides in a stack, or its variant has
-    otherwise, holds for this one, too. A learned stack has the habits of its runs' variant already."""
-    varied = {} if stack.own_runs else run.cluster.stack.varied
-    own = {f"stack.{name}": value for name, value in varied.items()}
-    own |= {one.key: one.value for one in run.overrides if one.key.startswith("stack.")}
-    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own))
+    """The run as another software might have made it, its own habits on top."""
+    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_habits(run)))
+
+
+def own_habits(run: MeasuredRun) -> dict[str, Any]:
+    """What a run's variant has otherwise than its stack's file, and what its record overrides in a stack: it holds for
+    any stack."""
+    varied = {f"stack.{name}": value for name, value in run.cluster.stack.varied.items()}
+    return varied | {one.key: one.value for one in run.overrides if one.key.startswith("stack.")}
 
 
 def overrides_of(usual: Cluster, cluster: Cluster) -> tuple[RunOverride, ...]:

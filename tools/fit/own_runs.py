@@ -1,8 +1,9 @@
 """Errors after a cluster's own runs: of every publisher, k runs are learned from and the others are projected.
 
-Publishers of whom the fits saw nothing, or less than they did not see. Each draw of k runs goes through `learn_stack`,
-and the rest is projected by the stack that it returns, as `validate --stack` does. Beside it one factor: the median of
-measured over projected of the same k runs, on the stack that a table's words point to. No stack file is left out.
+Publishers of whom the fits saw nothing, or less than they did not see. A stack is of one software: of each draw of k
+runs those whose records point to one stack file go through `learn_stack` together, and what is left of that software is
+projected by the stack that it returns, as `validate --stack` does. Beside it one factor: the median of measured over
+projected of the same runs, on the stack that their words point to. No stack file is left out.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy as np
 
 from primus_search.base.cores import spread
 from primus_search.runs.learn.hypotheses import shipped_hypotheses
-from primus_search.runs.learn.posterior import evidence_of, log_rates, reference_of
+from primus_search.runs.learn.posterior import Evidence, evidence_of, log_rates, reference_of
 from primus_search.runs.learn.site_stack import learn_stack, suggested_by
 from primus_search.runs.validate.score_runs import Score, duplicate_weights, project_runs, score
 from primus_search.values.candidates import Floats
@@ -46,28 +47,22 @@ def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]
     return kept
 
 
-def errors_after(runs: Sequence[MeasuredRun], draws: int) -> dict[int, tuple[float, ...]]:
+def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = False) -> dict[int, tuple[float, ...]]:
     """By number of runs learned from: median and 90th percentile error of the others, share inside their bands, median
-    and 90th percentile of one factor; over random draws."""
+    and 90th percentile of one factor; over random draws. is_mixed: all runs count as one software."""
     rng = np.random.default_rng(1)
     seen = evidence_of(shipped_hypotheses(), runs)
-    measured = np.log([run.tokens_per_s_per_gpu for run in runs])
     plain = np.array([log_rates(run.cluster.stack, [reference_of(run)])[0] for run in runs])
+    software = np.array(["" if is_mixed else run.cluster.stack.name for run in runs])
     found: dict[int, tuple[float, ...]] = {}
     for k in TAUGHT:
         parts: list[Floats] = []
         for _ in range(draws if len(runs) - k >= FEWEST_LEFT else 0):
-            taught = np.sort(rng.choice(len(runs), k, replace=False)).tolist()
-            left = np.setdiff1d(np.arange(len(runs)), taught).tolist()
-            lessons = [runs[i] for i in taught]
-            archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
-            hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
-            site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))
-            rows, _ = project_runs([on_stack(runs[i], site.stack) for i in left])
-            factor = plain[left] + np.median((measured - plain)[taught]) - measured[left]
-            weights = duplicate_weights(runs[i].duplicate_key for i in left)
-            held = [row.interval[0] <= row.run.tokens_per_s_per_gpu <= row.interval[1] for row in rows]
-            parts.append(np.array([[row.error for row in rows], np.expm1(factor), held, weights]))
+            drawn = np.isin(np.arange(len(runs)), rng.choice(len(runs), k, replace=False))
+            for name in dict.fromkeys(software[drawn].tolist()):
+                taught, left = ((np.flatnonzero((software == name) & part)).tolist() for part in (drawn, ~drawn))
+                if left:
+                    parts.append(_errors(seen, plain, taught, left))
         if parts:
             own, by_factor, within, weights = np.concatenate(parts, axis=1)
             learned, alone = score(own, weights), score(by_factor, weights)
@@ -76,14 +71,27 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int) -> dict[int, tuple[flo
     return found
 
 
+def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
+    """Of the runs that are left: errors after learning and by one factor, whether inside the band, weights."""
+    lessons, others = ([seen.runs[i] for i in places] for places in (taught, left))
+    archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
+    hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
+    site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))
+    rows, _ = project_runs([on_stack(run, site.stack) for run in others])
+    above = np.log([run.tokens_per_s_per_gpu for run in seen.runs]) - plain
+    factor = np.expm1(np.median(above[taught]) - above[left])
+    weights = duplicate_weights(run.duplicate_key for run in others)
+    return np.array([[row.error for row in rows], factor, [row.is_inside for row in rows], weights])
+
+
 def _ends(found: Score) -> tuple[float, float]:
     return found.median_abs_error, found.p90_abs_error
 
 
-def lines(trained: Path, others: Sequence[Path], draws: int) -> list[str]:
+def lines(trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool = False) -> list[str]:
     """One line per publisher and number of runs, and the means over publishers."""
     by_publisher = unseen(trained, others)
-    found = spread(lambda one: errors_after(one, draws), list(by_publisher.values()), at_least=2)
+    found = spread(lambda one: errors_after(one, draws, is_mixed=is_mixed), list(by_publisher.values()), at_least=2)
     out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   learned: median, 90th percentile, inside | one factor"]
     for (name, runs), own in zip(by_publisher.items(), found, strict=True):
         out += [_line(name, len(runs), k, figures) for k, figures in own.items()]

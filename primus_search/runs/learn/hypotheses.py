@@ -112,6 +112,10 @@ class Hypothesis:
         """For reports."""
         return f"{self.stack.name}, {self.kind}" if self.kind else self.stack.name
 
+    def varied(self, habits: Mapping[str, Any]) -> "Hypothesis":
+        """The same with other habits on top."""
+        return replace(self, stack=with_numbers(self.stack, habits), habits={**self.habits, **habits})
+
     @property
     def held(self) -> "Hypothesis":
         """The same as its file has it but for one factor over rates and host times."""

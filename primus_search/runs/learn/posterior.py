@@ -30,17 +30,17 @@ from primus_search.runs.validate.score_runs import counted_bytes
 from primus_search.values.candidates import Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
-from primus_search.values.measured_run import MeasuredRun, overridden
+from primus_search.values.measured_run import MeasuredRun, overridden, own_habits
 
-MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.06, 0.12, 1.5
+MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.05, 0.06, 1.5
 """Standard deviation of log(measured / projected) with the best numbers of the software: of one run beside what near
 configurations share, of all runs of one model on one device, and how many times as large both are with experts. 90 %
-intervals of the mixture then hold 95, 92 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own,
-2026-11-24 (docs/dev/learning_log.md). Chosen on these publishers."""
+intervals of the mixture then hold 96, 94 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own,
+2026-11-24 (docs/dev/learning_log.md)."""
 
-LIKENESS = 0.10
-"""Standard deviation of what near configurations of one model on one device share. With 0.1, 0.15 and 0.2 and reaches
-of 1.5 to 3 the medians over twelve publishers lie within 0.3 of each other, 2026-11-24."""
+LIKENESS = 0.15
+"""Standard deviation of what near configurations of one model on one device share. Either half of twelve publishers
+chooses it, with the errors above, among those that still tell one model's factor from another's (log), 2026-11-24."""
 
 TAIL, ROUNDS = 3.0, 4
 """Degrees of freedom of a run's own error, and rounds of re-weighting: a run that no numbers explain counts less."""
@@ -310,9 +310,8 @@ def _logs(stack: Stack, references: Sequence[Reference], figure: Callable[[Proje
 
 
 def reference_of(run: MeasuredRun) -> Reference:
-    """A run's own configuration; what its record overrides in the stack holds for any stack."""
-    own = [(o.key, o.value) for o in run.overrides if o.key.startswith("stack.")]
-    return Reference(job=run.job, table=run.candidates, habits=tuple(own))
+    """A run's own configuration and habits."""
+    return Reference(job=run.job, table=run.candidates, habits=tuple(own_habits(run).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

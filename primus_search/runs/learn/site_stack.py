@@ -13,6 +13,7 @@ order in which runs came does not matter.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +124,10 @@ def learn_stack(
     posterior = mixtures.update(seen)
     doubt = _doubt(posterior, base) if base is not None and runs else ""
     posterior = posterior if base is None else posterior.of_stack(base)
-    everywhere = [*references(runs), *(one for each in clusters[:MOST_DEVICES] for one in usual(each))]
+    varied = variant_habits(runs)
+    habits = tuple((f"stack.{field}", value) for field, value in varied.items())
+    everywhere = references(runs)
+    everywhere += [replace(one, habits=habits) for each in clusters[:MOST_DEVICES] for one in usual(each)]
     posterior = posterior.leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
     rows = mixtures.rows_of(everywhere)
@@ -131,7 +135,7 @@ def learn_stack(
     rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
     peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     likely = int(np.argmax(posterior.weights))
-    chosen = posterior.hypotheses[likely]
+    chosen = posterior.hypotheses[likely].varied(varied)
     stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + posterior.moved[likely]), runs)
     own_rates, own_peaks = mixtures.log_rates(stack, everywhere), mixtures.log_peaks(stack, everywhere)
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
@@ -144,12 +148,10 @@ def learn_stack(
     for kind, is_moe in (("dense", False), ("moe", True)):
         members = np.array([one.is_moe is is_moe for one in groups])
         count = sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _band(software, own_rates, members, count, wide)
+        bands[kind] = _around(1.0, _band(software, own_rates, members, count, wide))
     for group, error in zip(posterior.groups, shared.groups.tolist(), strict=True):
         found = _band(rates, own_rates, _of_group(groups, group), taught.count(group), wide)
-        half, middle = np.sqrt(found.high / found.low), np.exp(error)
-        name_of = own_regime(group.shape, group.device)
-        bands[name_of] = replace(found, low=float(middle / half), high=float(middle * half))
+        bands[own_regime(group.shape, group.device)] = _around(float(np.exp(error)), found)
     bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[likely]))
     own_runs = {
         run.id: OwnRun(regime=own_regime(group.shape, group.device), place=tuple(place), ratio=ratio)
@@ -161,6 +163,12 @@ def learn_stack(
     return SiteStack(
         stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained, doubt=doubt
     )
+
+
+def variant_habits(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+    """What the variants of all runs have otherwise than their stacks' files."""
+    each = [run.cluster.stack.varied.items() for run in runs]
+    return {field: value for field, value in (each[0] if each else ()) if all((field, value) in one for one in each)}
 
 
 def _of_group(groups: Sequence[RunGroup], one: RunGroup) -> Bools:
@@ -202,6 +210,12 @@ def _band(mixture: Mixture, centre: Floats, rows: Bools, runs: int, wide: float 
     low, high = (float((mixture.quantile(share) - centre)[rows].mean()) for share in (LOW, HIGH))
     extra = 0.5 * (wide - 1.0) * (high - low)
     return ErrorBand(low=float(np.exp(low - extra)), high=float(np.exp(high + extra)), runs=float(runs))
+
+
+def _around(middle: float, found: ErrorBand) -> ErrorBand:
+    """A band of the same width around another ratio."""
+    half = math.sqrt(found.high / found.low)
+    return replace(found, low=middle / half, high=middle * half)
 
 
 def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:

@@ -29,7 +29,7 @@ from primus_search.runs.learn.posterior import (
     rows_of,
     update,
 )
-from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by
+from primus_search.runs.learn.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by, variant_habits
 from primus_search.runs.rules import hardware_named
 from primus_search.runs.validate.score_runs import ScoredRun, project_runs
 from primus_search.values.candidates import Candidates
@@ -291,3 +291,20 @@ def test_records_point_to_a_stack_and_logs_of_a_launcher_do_not() -> None:
     assert suggested_by(records) == SOFTWARE
     assert suggested_by(records, without=[SOFTWARE]) is None
     assert suggested_by(runs()[:3]) is None
+
+
+def test_habits_of_the_runs_variant_are_learned_with_and_written(tmp_path: Path) -> None:
+    eager = load_stack("torchtitan@2025-eager")
+    every = [replace(run, cluster=replace(run.cluster, stack=eager), framework=None) for run in runs()[:6]]
+    rates = np.exp([log_rates(eager, [reference_of(run)])[0] for run in every]).tolist()
+    every = [
+        replace(run, measured=replace(run.measured, tokens_per_s_per_gpu=rate))
+        for run, rate in zip(every, rates, strict=True)
+    ]
+    site = learn_stack("mine", every[:3], base="torchtitan")
+    (tmp_path / "mine.yaml").write_text(stack_yaml(site, "2026-11-24"))
+    for stack in (site.stack, load_stack(str(tmp_path / "mine.yaml"))):
+        assert {field: number_of(stack, field) for field in eager.varied} == eager.varied
+    assert np.abs(errors(site, every[3:])).max() < 0.03
+    plain = replace(every[0], cluster=replace(every[0].cluster, stack=load_stack("torchtitan@eager")))
+    assert variant_habits([every[0], plain]) == {k: v for k, v in eager.varied.items() if k != "attention_kernel"}

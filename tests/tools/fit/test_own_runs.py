@@ -23,3 +23,18 @@ def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_do
     for median, p90, inside, factor_median, factor_p90 in found.values():
         assert factor_median == pytest.approx(0.0, abs=1e-9) and factor_p90 == pytest.approx(0.0, abs=1e-9)
         assert median <= p90 < 0.06 and inside == 1.0
+
+
+def test_runs_of_another_software_are_neither_learned_from_nor_scored() -> None:
+    stacks = [load_stack(name) for name in (SOFTWARE, "deepspeed")]
+    every = [replace(run, cluster=replace(run.cluster, stack=stacks[i // 3])) for i, run in enumerate(runs()[:6])]
+    rates = [
+        (0.9, 1.2)[i // 3] * float(np.exp(log_rates(r.cluster.stack, [reference_of(r)])[0]))
+        for i, r in enumerate(every)
+    ]
+    mixed = [
+        replace(r, framework=None, measured=replace(r.measured, tokens_per_s_per_gpu=x))
+        for r, x in zip(every, rates, strict=True)
+    ]
+    apart, together = errors_after(mixed, draws=2)[1], errors_after(mixed, draws=2, is_mixed=True)[1]
+    assert apart[4] == pytest.approx(0.0, abs=1e-9) and apart[1] < 0.1 < together[1]
