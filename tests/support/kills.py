@@ -46,7 +46,7 @@ if not os.environ.get("{IGNORES}"):
 from primus_search.base.guards import interrupts
 interrupts.install()
 from primus_search.exploration.exhaustive import evaluate, task_plan
-from primus_search.exploration.findings import Journal
+from primus_search.exploration.run_folder.journal import Journal
 for module in (evaluate, task_plan):
     module.CHUNK_ROWS = {TASK_ROWS}
 task_plan.MAX_TASK_ROWS = task_plan.LEAST_TASK_ROWS = {TASK_ROWS}
