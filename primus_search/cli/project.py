@@ -199,8 +199,11 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     from primus_search.analysis.labels import ROUNDING, chance, counted
     from primus_search.base.html_templates import rendered
     from primus_search.base.units import GB
+    from primus_search.cost.confidence.uncertainty import supposed_band
 
     values = {"nodes": counted(space.cluster.num_nodes, "node"), "chance": chance(figures["fit_probability"])}
+    supposed = supposed_band(space.cluster, space.model)
+    values["supposed"] = supposed.stacks if supposed else ""
 
     def filled(text: str, indent: int) -> str:
         return fill(text, 80, initial_indent="  ", subsequent_indent=" " * indent)

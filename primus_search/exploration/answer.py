@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from primus_search.cost.confidence.coverage import coverage
-from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge
+from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, supposed_band
 from primus_search.cost.projection import FITS
 from primus_search.declare.evidence_files import load_ranges
 from primus_search.declare.framework_files import framework_names, load_framework
@@ -165,8 +165,11 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     )
     parts = coverage(ranking.job, one, float(ranking.projection.memory.total[0]), load_ranges())
     gain = None if evidence in (MEASURED, RUN) else unmeasured_gain(evaluator.projector, one)
+    supposed = supposed_band(ranking.choice.cluster, ranking.job.model)
     if evidence == RUN:
         rests = "an own run of this very row"
+    elif supposed is not None:
+        rests = "software not named"
     elif runs:
         rests = f"{runs:,} {'own' if ranking.job.stack.runs_file else 'unseen'} run{'s' * (runs != 1)} of this kind"
     else:
@@ -176,6 +179,8 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     known = ", ".join(one.part for one in parts if one.is_calibrated)
     covered = f"Measured here: {known}." + (f" Extrapolated: {gaps}." if gaps else "")
     found = [band, covered] if known else [f"{band} No part was measured on such a device."]
+    if supposed is not None:
+        found.insert(1, f"Median of {supposed.stacks}.")
     if gain is not None and gain.gain > TIE:
         row, names = one.row(0), [text.partition("=")[0] for text in gain.switches]
         switches = ", ".join(KNOB[name].in_words(row) for name in names)

@@ -13,9 +13,11 @@ from primus_search.cost.confidence.uncertainty import (
     interval,
     knowledge,
     site_band,
+    site_ratio,
 )
-from primus_search.declare.hardware_files import load_cluster, load_hardware, site_of
+from primus_search.declare.hardware_files import is_guess, load_cluster, load_hardware, site_of
 from primus_search.declare.model_files import load_model
+from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import load_space
 from primus_search.values.candidates import Fp8
 from primus_search.values.machine.stack import ErrorBand
@@ -62,3 +64,24 @@ def test_a_space_may_mean_the_vendors_own_cluster(tmp_path: Path) -> None:
         path = tmp_path / "space.yaml"
         path.write_text(lines + word)
         assert load_space(path).cluster.site == site
+
+
+def test_software_that_nobody_named_has_the_rate_and_the_band_of_its_mixture() -> None:
+    """The mixture holds a site's errors already; a stack that is named, and the vendor's cluster, are as they were."""
+    unnamed = load_cluster("h100", 4)
+    found = unnamed.stack.errors["assumed_dense/sm90"]
+    assert unnamed.stack.is_assumed and found.stacks.count("0.") >= 2
+    of = interval(unnamed, DENSE, *ONE)
+    assert np.allclose([of.low[0], of.high[0]], [1000.0 * found.low, 1000.0 * found.high])
+    assert np.isclose(of.expected[0] ** 2, of.low[0] * of.high[0])
+    named = replace(unnamed, stack=replace(unnamed.stack, is_assumed=False))
+    assert named.site is not None and site_ratio(named, DENSE) == named.site.mean_ratio > site_ratio(unnamed, DENSE)
+    assert site_ratio(replace(unnamed, site=None), DENSE) == 1.0
+
+
+def test_the_default_stack_of_every_device_that_is_a_guess_has_such_a_band() -> None:
+    for name in names(FileKind.HARDWARE):
+        hardware = load_hardware(name)
+        if is_guess(hardware) and hardware.default_stack:
+            bands = load_cluster(name, 1).stack.errors
+            assert {f"assumed_{family}/{hardware.accelerator.arch}" for family in ("dense", "moe")} <= set(bands), name

@@ -10,6 +10,7 @@ from primus_search.declare.evidence_files import load_sites
 from primus_search.runs.published import validated
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.own_runs import lines as own_run_lines
+from tools.fit.supposed_software import supposed_bands
 from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
 from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges, write_switches
 
@@ -85,6 +86,13 @@ def own_runs(
 ) -> None:
     """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""
     typer.echo("\n".join(own_run_lines(tables, others, draws, is_mixed=mixed)))
+
+
+@app.command()
+def supposed(hardware: Annotated[list[str], typer.Argument(help="Names of hardware files.")]) -> None:
+    """Error bands of software that a space does not name, for the default stack of each device."""
+    for name in hardware:
+        typer.echo("\n".join(supposed_bands(name)))
 
 
 if __name__ == "__main__":

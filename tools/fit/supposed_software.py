@@ -1,13 +1,24 @@
 """Published runs as if their software were another, or unknown."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
+from primus_search.cost.confidence.uncertainty import ASSUMED
+from primus_search.declare.framework_files import DEFAULT_BY_VENDOR
+from primus_search.declare.hardware_files import load_cluster
+from primus_search.runs.learn.hypotheses import shipped_hypotheses
+from primus_search.runs.learn.posterior import log_rates
+from primus_search.runs.learn.site_stack import usual
 from primus_search.runs.published.convert import NONE, converted, overrides_beside
 from primus_search.runs.published.parts_of_run import build_hardware, inferred_stack, stack_file
 from primus_search.runs.published.run_table import PublishedRun, is_published, read_rows
 from primus_search.runs.rules import vocabulary
+from primus_search.runs.validate.undescribed import Undescribed
 from primus_search.values.measured_run import MeasuredRun
 
 WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])
@@ -41,3 +52,36 @@ def _row_of(run: MeasuredRun) -> PublishedRun | None:
 @lru_cache(maxsize=8)
 def _rows(table: str) -> dict[int, PublishedRun]:
     return {row.line: row for row in read_rows(Path(table))}
+
+
+LAUNCHER = {"megatron": "megatron-lm"}
+"""What `learn` calls the framework that a space without one is planned for."""
+
+
+def supposed_bands(hardware: str) -> Iterator[str]:
+    """Lines of `errors:` for the default stack of a device: where rates of the mixture over what may run under the
+    framework that is assumed there lie over those of that stack, a site's errors included; median over usual jobs."""
+    cluster = load_cluster(hardware, 1)
+    framework = LAUNCHER[DEFAULT_BY_VENDOR[cluster.accelerator.vendor]]
+    date = datetime.now(tz=UTC).date()
+    source = f"mixture over stacks under {framework}, median of usual jobs, {date}: tools.fit supposed"
+    ends: dict[str, list[tuple[float, float]]] = {"dense": [], "moe": []}
+    named: dict[str, Undescribed] = {}
+    for one in usual(cluster):
+        model, arch = one.job.model, cluster.accelerator.arch
+        every = shipped_hypotheses(framework, archs={arch}, models={model})
+        weights = np.exp([hypothesis.log_prior for hypothesis in every])
+        logs = np.array([log_rates(hypothesis.stack, [one]) for hypothesis in every])
+        for mixed, plain in zip(logs.T, log_rates(cluster.stack, [one]), strict=True):
+            found = Undescribed(
+                weights=weights / weights.sum(), logs=mixed - plain, names=tuple(each.stack.name for each in every)
+            )
+            rate = found.rate(model, cluster.site)
+            ends[model.family].append((np.log(rate.rate), 0.5 * np.log(rate.high / rate.low)))
+            named[model.family] = found
+    for family, pairs in ends.items():
+        middle, half = np.median(pairs, axis=0)
+        yield f"  {ASSUMED}{family}/{cluster.accelerator.arch}:"
+        for name, value in {"low": np.exp(middle - half), "high": np.exp(middle + half), "runs": 0}.items():
+            yield f'    {name}: {{value: {value:.3g}, source: "{source}"}}'
+        yield f"    stacks: {str(named[family]).rpartition('likely ')[2]}"

@@ -96,11 +96,19 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     family, errors = model.family, cluster.stack.errors
     known = () if cluster.stack.is_assumed else (regime(model, cluster, fp8), family)
     names = (own_regime(shape_of(model), cluster.accelerator.name), *known, ASSUMED + family)
-    found = next((errors[name] for name in names if name in errors), UNKNOWN)
+    found = supposed_band(cluster, model) or next((errors[name] for name in names if name in errors), UNKNOWN)
     if not unmeasured_mixers(model) and not cluster.is_hypothetical:
         return found
     bands = [UNKNOWN, *(errors[name] for name in names if name in errors)]
     return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
+
+
+def supposed_band(cluster: Cluster, model: Model) -> ErrorBand | None:
+    """Band of the mixture over what assumed software may be, a site's errors included, on a cluster that is not known;
+    None elsewhere, and where the stack's file has none for the architecture."""
+    if not cluster.stack.is_assumed or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
+        return None
+    return cluster.stack.errors.get(f"{ASSUMED}{model.family}/{cluster.accelerator.arch}")
 
 
 def knowledge(cluster: Cluster) -> Knowledge:
@@ -112,9 +120,12 @@ def knowledge(cluster: Cluster) -> Knowledge:
 
 
 def site_ratio(cluster: Cluster, model: Model) -> float:
-    """Rate to expect over the projected one: at first contact the shift of sites; after own runs of such a model the
-    middle of the band that they left, which one stack does not reach in every row; 1 elsewhere."""
-    known = knowledge(cluster)
+    """Rate to expect over the projected one: at first contact the shift of sites, of assumed software the middle of
+    its mixture; after own runs of such a model the middle of the band that they left, which one stack does not reach in
+    every row; 1 elsewhere."""
+    known, supposed = knowledge(cluster), supposed_band(cluster, model)
+    if supposed is not None:
+        return float(np.sqrt(supposed.low * supposed.high))
     if known is Knowledge.OWN_RUNS:
         found = band(cluster, model, Fp8.NONE)
         return float(np.sqrt(found.low * found.high)) if found.runs > 0.0 else 1.0
@@ -166,7 +177,7 @@ def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
     """The band of a stack on a site that is not known: around the rate to expect there, and as wide as the site's own
     errors at least; bands of software that had to be assumed are of other sites already."""
     site = cluster.site
-    if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
+    if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT or supposed_band(cluster, model):
         return found
     half = site_half_width(site, model)
     low, high = (site.mean_ratio * float(np.exp(sign * half)) for sign in (-1.0, 1.0))

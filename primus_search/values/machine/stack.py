@@ -322,11 +322,13 @@ class ErrorBand:
     low  5th percentile of measured / projected.
     high  95th percentile of measured / projected.
     runs  Left-out runs that are the stack's own, near-duplicates included.
+    stacks  Of assumed software: the likeliest stacks of the mixture that the band is of, with their weights.
     """
 
     low: float
     high: float
     runs: float
+    stacks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
