@@ -99,7 +99,7 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     found = supposed_band(cluster, model) or next((errors[name] for name in names if name in errors), UNKNOWN)
     if not unmeasured_mixers(model) and not cluster.is_hypothetical:
         return found
-    bands = [UNKNOWN, *(errors[name] for name in names if name in errors)]
+    bands = [UNKNOWN, found, *(errors[name] for name in names if name in errors)]
     return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
 
 
