@@ -109,7 +109,7 @@ def test_streams_and_embeddings_of_every_layer_are_extrapolated(name: str) -> No
     assert not found["mixers"].is_calibrated and name in found["mixers"].why
 
 
-@pytest.mark.parametrize("stack", [None, "megatron_core_2026"])
+@pytest.mark.parametrize("stack", [None, "nemo_2024"])
 @pytest.mark.parametrize("fp8", [Fp8.NONE, Fp8.HYBRID])
 def test_a_model_with_mixers_nobody_measured_has_the_widest_band_and_no_runs(fp8: Fp8, stack: str | None) -> None:
     cluster = load_cluster("h100", nodes=32, stack=stack)
