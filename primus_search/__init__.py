@@ -8,13 +8,12 @@ run.ranking, run[1].explain(), run[1].export("megatron", "launch")
 from typing import TYPE_CHECKING
 
 from primus_search.base.lazy import choose_kernel_cache, loader, provide
+from primus_search.base.version import __version__
 
 if TYPE_CHECKING:
     from primus_search.cost.project import project
     from primus_search.declare import load_cluster, load_model, load_space
     from primus_search.report.notebook import Run, load_run, search
-
-__version__ = "0.1.0"
 
 choose_kernel_cache()
 provide("host_file", f"{__name__}.measure.host_calibration", "host_file")

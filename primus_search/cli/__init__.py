@@ -21,9 +21,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, printable
 from primus_search.base.guards import interrupts
+from primus_search.base.version import __version__
 from primus_search.cli.output import discard, prepare
 
 # What `--help` prints of each command and how its options are written; `shared` has the options of several.

@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from primus_search import __version__
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import write_whole
+from primus_search.base.version import __version__
 from primus_search.declare.plain_forms import Plain, from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
 from primus_search.nightly.figures import Accuracy, ClusterFigures

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from primus_search import __version__
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import guarded
+from primus_search.base.version import __version__
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
