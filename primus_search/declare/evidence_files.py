@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,28 @@ from primus_search.values.knobs import KNOB
 from primus_search.values.machine.cluster import GROUPED, KernelTable, Range, Ranges, Tables
 from primus_search.values.machine.stack import SiteErrors
 
+MISSING = "is missing from the installation"
 RANGES = "hardware/ranges"
+
+
+def _files_below(folder: str) -> list[Path]:
+    """YAML files of a folder in every root, in order of precedence. Raises InputError where there is none at all."""
+    found = [path for root in roots() for path in sorted((root / folder).glob("*.yaml"))]
+    if not found:
+        raise InputError([Problem(folder, MISSING)])
+    return found
 
 
 @lru_cache(maxsize=1)
 def load_ranges() -> Ranges:
-    """Every range in reach; an owner in an earlier root hides the same owner in a later one."""
+    """Every range in reach; an owner in an earlier root hides the same owner in a later one.
+
+    Raises InputError for a file that holds something else, or where there is none.
+    """
     found: dict[str, dict[str, Range]] = {}
-    for root in roots():
+    for _, files in groupby(_files_below(RANGES), lambda path: path.parent):
         mine: dict[str, dict[str, Range]] = {}
-        for path in sorted((root / RANGES).glob("*.yaml")):
+        for path in files:
             document = read(path)
             try:
                 owners = from_plain(dict[str, dict[str, Range]], document.data or {})
@@ -67,16 +80,15 @@ _USUAL = {name: KNOB[name].word(KNOB[name].column_default) for name in COLUMNS}
 def load_switches() -> SwitchEvidence:
     """What every file in reach says; a device in an earlier root hides the same device in a later one.
 
-    Raises InputError for a file that holds something else.
+    Raises InputError for a file that holds something else, or where there is none.
     """
     sets: dict[str, dict[str, Candidates]] = {}
     shares: dict[str, float] = {}
-    for root in roots():
-        for path in sorted((root / SWITCH_FOLDER).glob("*.yaml")):
-            document = read(path)
-            data = document.data if isinstance(document.data, dict) else {}
-            sets = {device: _sets(document, device, raw) for device, raw in (data.get("devices") or {}).items()} | sets
-            shares = {name: float(raw["value"]) for name, raw in (data.get("shares") or {}).items()} | shares
+    for path in _files_below(SWITCH_FOLDER):
+        document = read(path)
+        data = document.data if isinstance(document.data, dict) else {}
+        sets = {device: _sets(document, device, raw) for device, raw in (data.get("devices") or {}).items()} | sets
+        shares = {name: float(raw["value"]) for name, raw in (data.get("shares") or {}).items()} | shares
     return SwitchEvidence(sets=sets, shares=shares)
 
 
@@ -115,7 +127,7 @@ def load_sites() -> Sites:
     """The first file in reach. Raises InputError for one that holds something else, or where there is none."""
     path = next((root / FILE for root in roots() if (root / FILE).is_file()), None)
     if path is None:
-        raise InputError([Problem(FILE, "is missing from the installation")])
+        raise InputError([Problem(FILE, MISSING)])
     document = read(path)
     data = document.data if isinstance(document.data, dict) else {}
     reading = Reading(document)

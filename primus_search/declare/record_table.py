@@ -18,15 +18,18 @@ from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
+from primus_search.cost.confidence.switch_evidence import family
+from primus_search.declare.evidence_files import load_switches
 from primus_search.declare.hardware_files import load_cluster, load_hardware, site_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.plain_forms import from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.source import did_you_mean
-from primus_search.values.candidates import DEFAULTS, Candidates
+from primus_search.space import Space
+from primus_search.values.candidates import DEFAULTS, Candidates, joined
 from primus_search.values.knobs import WORDED
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import MeasuredSwitches, Stack
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunTable, overridden, overrides_of
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
@@ -74,6 +77,31 @@ def own_runs_of(stack: Stack) -> tuple[MeasuredRun, ...]:
     if not stack.runs_file:
         return ()
     return _read_once(file, file.stat().st_mtime_ns) if file.is_file() else read_records(file).runs
+
+
+def measured_switches_of(stack: Stack) -> MeasuredSwitches:
+    """The evidence in reach: what a site ran with a learned stack counts in full there.
+
+    Raises InputError where the shipped evidence is missing.
+    """
+    own: dict[str, dict[str, list[Candidates]]] = {}
+    for run in own_runs_of(stack):
+        if run.has_rate and not run.ran_out:
+            by_family = own.setdefault(run.cluster.accelerator.name, {})
+            by_family.setdefault(family(run.model), []).append(run.candidates)
+    sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
+    return load_switches().beside(sets) if sets else load_switches()
+
+
+def with_measured_switches(space: Space) -> Space:
+    """The space whose stacks carry what expected rates rest on: wherever it is sent, no file is opened to price it."""
+    clusters = []
+    for choice in space.clusters:
+        stack = choice.cluster.stack
+        if stack.measured_switches is None:
+            stack = replace(stack, measured_switches=measured_switches_of(stack))
+        clusters.append(replace(choice, cluster=replace(choice.cluster, stack=stack)))
+    return replace(space, clusters=tuple(clusters))
 
 
 @lru_cache(maxsize=4)

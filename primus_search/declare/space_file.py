@@ -21,6 +21,7 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.framework_files import default_framework, framework_names, load_framework
 from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.declare.model_files import load_model
+from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.search_path import FileKind, find, is_path, title
 from primus_search.declare.source import Document, Keys, did_you_mean, join_words, read
 from primus_search.declare.space_schema import SpaceFile, applied, validate
@@ -120,7 +121,7 @@ class _Assembly:
         space = self._space(shape)
         if self.problems or space is None:
             raise InputError(sorted(self.problems, key=_line))
-        return replace(space, overrides=won)
+        return with_measured_switches(replace(space, overrides=won))
 
     def _space(self, shape: SpaceFile) -> Space | None:
         if shape.name is not None and (wrong := name_problem(shape.name)):

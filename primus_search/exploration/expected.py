@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.cost.confidence.switch_evidence import SwitchEvidence, family, unmeasured
+from primus_search.cost.confidence.switch_evidence import unmeasured
 from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, site_ratio
 from primus_search.cost.project import Projector
-from primus_search.declare.evidence_files import load_switches
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
 from primus_search.space import Enumerator
-from primus_search.values.candidates import Candidates, Floats, joined
-from primus_search.values.machine.stack import Stack
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.machine.stack import MeasuredSwitches, Stack
 
 RATE = "expected_tokens_per_s_per_gpu"
 """Column that rows are compared and sorted by. `tokens_per_s_per_gpu` beside it is the projection, where every switch
@@ -26,7 +25,7 @@ gives what the cost model says; the ends of the 90 % interval are those of the e
 def expected_shares(projector: Projector, table: Candidates, projected_s: Floats) -> Floats:
     """Expected over projected rate of every row, at most `most_ratio`; `projected_s`: seconds of projected steps."""
     job = projector.job
-    evidence = _evidence(job.stack)
+    evidence = _measured_switches(job.stack)
     measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
     shares: Floats = site_ratio(job.cluster, job.model) * run_ratio(job, table)
@@ -45,19 +44,13 @@ def expected_step_s(projector: Projector, enumerator: Enumerator, rows: Shortlis
     return without_noise(rows.step_s / (shares / most_ratio(projector.job.cluster, projector.job.model)))
 
 
-def _evidence(stack: Stack) -> SwitchEvidence:
-    """The shipped evidence, and the runs that a learned stack rests on: what a site ran counts in full there."""
-    if not stack.runs_file:
-        return load_switches()
-    from primus_search.declare.record_table import own_runs_of  # imports take 1 % of a first ranking
+def _measured_switches(stack: Stack) -> MeasuredSwitches:
+    """What the stack carries: those of every space do. Others, built in Python, have the evidence in reach."""
+    if stack.measured_switches is not None:
+        return stack.measured_switches
+    from primus_search.declare.record_table import measured_switches_of  # reads key tables, which no worker has
 
-    own: dict[str, dict[str, list[Candidates]]] = {}
-    for run in own_runs_of(stack):
-        if run.has_rate and not run.ran_out:
-            by_family = own.setdefault(run.cluster.accelerator.name, {})
-            by_family.setdefault(family(run.model), []).append(run.candidates)
-    sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
-    return load_switches().beside(sets) if sets else load_switches()
+    return measured_switches_of(stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +79,7 @@ class UnmeasuredGain:
 def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | None:
     """Of a table of one candidate; None where its switches were measured together."""
     job = projector.job
-    evidence = _evidence(job.stack)
+    evidence = _measured_switches(job.stack)
     part = evidence.measured_part(job.accelerator.name, job.model, one)
     row, instead = one.row(0), part.row(0)
     changed = [name for name in row if row[name] != instead[name]]

@@ -70,6 +70,8 @@ class RayCluster:
     name = "ray"
 
     def __init__(self, funnel: Funnel, workers: int, address: str) -> None:
+        from primus_search.declare.record_table import with_measured_switches  # reads files, which no worker has
+
         self._is_ours = not ray.is_initialized()
         self._is_private = self._is_ours and not address
         self._reaper = ClusterReaper() if self._is_private else None
@@ -79,7 +81,7 @@ class RayCluster:
         elif self._is_ours:
             join(address)
         self._cap = workers
-        self._space = ray.put((funnel.space, funnel.keep))
+        self._space = ray.put((with_measured_switches(funnel.space), funnel.keep))
         self._numbers, self._failed = count(), 0
         self.lost: Sequence[LostTask] = ()
         self._pool: list[_Lane] = []

@@ -12,7 +12,10 @@ One class per group, whose docstring says what each field means. Formulas of kep
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
+
+from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.model import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +378,18 @@ class SiteErrors:
     memory_high: float
 
 
+class MeasuredSwitches(Protocol):
+    """Which switches measured runs had on together, and how much of other gains to expect."""
+
+    def measured_part(self, device: str, model: Model, table: Candidates) -> Candidates:
+        """The table with switches as in the nearest combination that was measured."""
+        ...
+
+    def expected_share(self, model: Model, step_s: Floats, measured_part_s: Floats) -> Floats:
+        """Expected over projected rate of rows, from their step and that of their measured part, in seconds."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """One framework release on one vendor's libraries. Every value is sourced or fitted, with its date, in YAML.
@@ -390,6 +405,7 @@ class Stack:
         name.
     varied  The fields in which the variant differs from the file, with its values.
     runs_file  Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none.
+    measured_switches  What expected rates rest on; the stacks of a space carry it to wherever candidates are priced.
     """
 
     name: str
@@ -408,6 +424,7 @@ class Stack:
     variant: str = ""
     varied: Mapping[str, Any] = field(default_factory=dict, hash=False)
     runs_file: str = field(default="", compare=False, repr=False)
+    measured_switches: MeasuredSwitches | None = field(default=None, compare=False, repr=False)
 
     @property
     def reference(self) -> str:
