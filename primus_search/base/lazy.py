@@ -42,12 +42,25 @@ BESIDE = os.path.join(os.path.dirname(__file__), os.pardir, "schedule")  # noqa:
 """A folder of the package with kernels."""
 
 
+THREADS = "NUMBA_NUM_THREADS"
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return int(text) > 0
+    except ValueError:
+        return False
+
+
 def choose_kernel_cache() -> None:
     """Set NUMBA_CACHE_DIR to a folder of the user's cache, unless it is set or the package can be written.
 
     numba would take `~/.cache/numba`: without a home folder it makes a folder named `~` where it can, and cannot be
-    loaded where it cannot.
+    loaded where it cannot. Nor can it be loaded with a number of threads that is none, so that is dropped: no kernel
+    of this package uses threads of numba.
     """
+    if not _is_positive(os.environ.get(THREADS, "1")):
+        del os.environ[THREADS]
     compiled = os.path.join(BESIDE, "__pycache__")  # noqa: PTH118
     place = compiled if os.path.isdir(compiled) else BESIDE  # noqa: PTH112
     if "NUMBA_CACHE_DIR" in os.environ or os.access(place, os.W_OK):

@@ -5,7 +5,8 @@ Shapes come as `pipeline.ShapeArrays`, pipelines as `pipeline.PipelineKeys`.
 """
 
 import numpy as np
-from numba import njit
+
+from primus_search.schedule.kernel_cache import njit
 
 BLOCK = 64
 """Pipelines whose stages are written down side by side, so that neighbours in memory are written one after another."""

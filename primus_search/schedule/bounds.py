@@ -47,9 +47,9 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule.costs import Floats, StageCosts
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Asked, Request, make_request
 from primus_search.schedule.table import Ints, Placement
 

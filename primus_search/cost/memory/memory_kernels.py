@@ -5,7 +5,8 @@ Loaded only by `table` and `live`, when the first row is asked for.
 """
 
 import numpy as np
-from numba import njit
+
+from primus_search.schedule.kernel_cache import njit
 
 
 @njit(cache=True, nogil=True)

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule import optimise
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.simulation.timeline import Timeline, run

@@ -18,9 +18,9 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule import optimise
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import Request, register
 from primus_search.schedule.simulation.pass_kernels import BW, B, F, W
 from primus_search.schedule.table import Ints, PassKind, Placement, Table

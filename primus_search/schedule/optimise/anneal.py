@@ -6,8 +6,8 @@ xorshift, seeded by the restart's number, so that an answer never depends on any
 """
 
 import numpy as np
-from numba import njit
 
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.table import Table

@@ -16,10 +16,10 @@ which depend on the costs and on the memory. This module does the second part fo
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from primus_search.schedule.costs import Floats
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.table import Table

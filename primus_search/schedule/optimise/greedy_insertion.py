@@ -11,8 +11,8 @@ A forward waits until its activations fit from then on, those of the micro-batch
 """
 
 import numpy as np
-from numba import njit
 
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.simulation.pass_kernels import B, F, W
 
 TRIES = 10

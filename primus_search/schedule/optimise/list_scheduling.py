@@ -8,8 +8,8 @@ or the V placement could fill up with halves of micro-batches and stop for ever.
 """
 
 import numpy as np
-from numba import njit
 
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import Request
 from primus_search.schedule.simulation.pass_kernels import B, F, W
 from primus_search.schedule.table import Table

@@ -17,8 +17,8 @@ from functools import partial
 from itertools import islice, product
 
 import numpy as np
-from numba import njit
 
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.optimise.fill_gaps import split_backward
 from primus_search.schedule.optimise.portfolio import CandidateOrder, Rules, dispatched, fastest, weights_placed
 from primus_search.schedule.registry import TOLERANCE, Request

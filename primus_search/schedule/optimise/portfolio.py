@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule.bounds import bound
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.optimise.anneal import CLOSE, anneal
 from primus_search.schedule.optimise.fill_gaps import delay_limits, split_backward
 from primus_search.schedule.optimise.list_scheduling import dispatch

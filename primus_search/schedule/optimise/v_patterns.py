@@ -11,9 +11,9 @@ arXiv:2405.15362 (V-Half, V-Min, 1F1B-V); the costs as they are give others.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
 
 from primus_search.base.guards.files import table_beside
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import Request
 from primus_search.schedule.simulation.pass_kernels import BW, F
 from primus_search.schedule.table import Table

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from primus_search.schedule.costs import Floats
+from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.simulation import batch_kernels
 from primus_search.schedule.table import Ints, Table
 

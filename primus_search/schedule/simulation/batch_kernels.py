@@ -8,7 +8,8 @@ walks it. What the arrays of an order mean is in `table` and `periods`; who call
 """
 
 import numpy as np
-from numba import njit
+
+from primus_search.schedule.kernel_cache import njit
 
 LANES = 32
 """Cost rows that are evaluated side by side; with fewer the compiler does not use the vector units."""

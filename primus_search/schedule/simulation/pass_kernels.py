@@ -6,7 +6,8 @@ functions that call these kernels, and say what the arrays mean, are in `table`,
 """
 
 import numpy as np
-from numba import njit
+
+from primus_search.schedule.kernel_cache import njit
 
 F, B, W, BW = 0, 1, 2, 3
 GOOD, MISSING, OUT_OF_RANGE, WRONG_RANK, DUPLICATE, BAD_PAIR, OWN_LATER, DEADLOCK = range(8)
