@@ -22,13 +22,14 @@ test test-full check: export PYTHONDONTWRITEBYTECODE =
 # Benchmarks import models and devices that the tests share.
 bench bench-gpu: export PYTHONPATH = .
 
-.PHONY: run test test-full check bench bench-gpu clean help
+.PHONY: run test test-full check judges bench bench-gpu clean help
 
 help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
 	@echo "make test       set up, run the whole test suite"
 	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
 	@echo "make check      ruff, mypy --strict, import layers, fast tests"
+	@echo "make judges     the frameworks' own checks on our launch files; PRIMUS_SEARCH_CLIENTS names their sources"
 	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance_log.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
 
@@ -60,6 +61,12 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x
+
+# Sources below $$PRIMUS_SEARCH_CLIENTS: folders of tests/support/judge/checkouts.py; what is missing is skipped, with its name.
+JUDGED := tests/tools/test_argument_tables.py tests/tools/test_random_scripts.py tests/declare/test_setting_verdicts.py \
+	tests/export tests/oracle/test_schedule_launchers.py
+judges: $(READY)
+	$(BIN)/python -m pytest $(SPREAD) -rs $(JUDGED)
 
 bench: $(READY)
 	for each in search project schedule; do $(BIN)/python tests/bench/bench_$$each.py; done

@@ -15,6 +15,7 @@ DATA = {
         "hardware/stacks/bases",
         "spaces",
         "spaces/keys",
+        "spaces/keys/arguments",
         "spaces/models",
     )
 }
@@ -23,7 +24,7 @@ setup(
     packages=[*find_namespace_packages(include=["primus_search*"]), *DATA],
     package_dir=DATA,
     package_data={
-        "": ["*.yaml", "*.toml"],
+        "": ["*.yaml", "*.toml", "*.tsv"],
         "primus_search": ["py.typed"],
         "primus_search.report.page": ["*.js", "*.css"],
         "primus_search.report.page.vendor": ["*"],

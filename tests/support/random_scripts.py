@@ -1,0 +1,140 @@
+"""Random jobs of Megatron: settings that concern speed, memory or legality over published shapes and real worlds.
+
+About half of them are legal. `RandomJob.argv` are Megatron's arguments, `RandomJob.script` a launch script that hands
+them to torchrun. Spellings are those of the release's table in spaces/keys/arguments.
+"""
+
+import csv
+import json
+import random
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ARGUMENTS = Path(__file__).parents[2] / "spaces" / "keys" / "arguments"
+DRAWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomJob:
+    """Settings of a job by their argument, and the processes that it has."""
+
+    settings: Mapping[str, Any]
+    world: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    @property
+    def script(self) -> str:
+        """A launch script; environment first, one torchrun."""
+        per_node = min(self.world, 8)
+        exports = "".join(f"export {name}={value}\n" for name, value in self.environment.items())
+        start = f"torchrun --nnodes {self.world // per_node} --nproc-per-node {per_node} pretrain_gpt.py"
+        return f"#!/bin/bash\n{exports}{start} \\\n    {shlex.join(self.argv)}\n"
+
+
+def table(release: str) -> dict[str, list[str]]:
+    """Rows of a release's table by the name of the argument."""
+    text = (ARGUMENTS / f"{release}.tsv").read_text(encoding="utf-8")
+    rows = csv.reader(
+        (line for line in text.splitlines() if not line.startswith("#")),
+        delimiter="\t",
+        quotechar=None,
+        quoting=csv.QUOTE_NONE,
+    )
+    return {row[0]: [*row, "", "", ""][:5] for row in rows}
+
+
+def spelled(row: list[str], value: Any) -> list[str] | None:
+    """A setting as the command line has it, nothing where its default says it; None where no flag does."""
+    _, kind, default, _, spellings = row
+    if kind == "flag":
+        if json.loads(default) is value:
+            return []
+        flags = [one for one in spellings.split() if one.startswith("!") is not value]
+        return [flags[0].removeprefix("!")] if flags else None
+    words = str(value).split() if kind.startswith("list") else [str(value)]
+    return [spellings.split()[0], *words]
+
+
+def jobs(release: str, count: int, seed: int = 1) -> Iterator[RandomJob]:
+    """Random jobs; settings that the release has no argument for are left out."""
+    rows, rng = table(release), random.Random(seed)
+    for _ in range(count):
+        yield _job(rows, rng)
+
+
+def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
+    settings: dict[str, Any] = dict(rng.choice(DRAWN["models"]))
+    world = rng.choice(DRAWN["worlds"])
+    has_experts = "num_experts" in settings
+    settings |= _degrees(settings, world, rng)
+    often = DRAWN["often"] | (DRAWN["often_with_experts"] if has_experts else {})
+    settings |= {name: rng.choice(values) for name, (share, *values) in often.items() if rng.random() < share}
+    if "num_query_groups" in settings:
+        settings["group_query_attention"] = True
+    if settings.get("recompute_granularity") == "full":
+        settings |= {"recompute_method": rng.choice(("uniform", "block")), "recompute_num_layers": 1}
+    seldom = list(DRAWN["seldom"])
+    for name in rng.sample(seldom, rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 6))):
+        settings[name] = rng.choice(DRAWN["seldom"][name])
+    settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer", "vocab_size": 128000}
+    if "lr" in rows:
+        settings |= {"lr": 0.0001, "min_lr": 0.00001}
+    argv: list[str] = []
+    kept: dict[str, Any] = {}
+    for name, value in settings.items():
+        words = spelled(rows[name], value) if name in rows else None
+        if words is not None:
+            kept[name] = value
+            argv += words
+    environment = (
+        {}
+        if settings.get("use_torch_fsdp2") or settings.get("use_megatron_fsdp")
+        else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    )
+    if settings.get("fine_grained_activation_offloading"):
+        environment["NVTE_CPU_OFFLOAD_V1"] = "1"
+    return RandomJob(kept, world, tuple(argv), environment)
+
+
+def _degrees(settings: Mapping[str, Any], world: int, rng: random.Random) -> dict[str, Any]:
+    """Degrees that mostly divide the world and the model, lengths and batches."""
+
+    def some(limit: int) -> int:
+        return rng.choice([one for one in (1, 2, 4, 8) if one <= limit])
+
+    layers = settings["num_layers"]
+    tp = some(min(world, 8))
+    pp = rng.choice(
+        [one for one in (1, 1, 2, 3, 4, 8, 16) if tp * one <= world and (not layers % one or rng.random() < 0.1)]
+    )
+    cp = rng.choice((1, 1, 1, 2)) if tp * pp * 2 <= world else 1
+    if world % (tp * pp * cp) and rng.random() < 0.9:
+        tp = pp = cp = 1
+    dp = max(world // (tp * pp * cp), 1)
+    micro = rng.choice((1, 1, 2, 4))
+    length = rng.choice((2048, 4096, 8192, 32768))
+    found: dict[str, Any] = {
+        "tensor_model_parallel_size": tp,
+        "pipeline_model_parallel_size": pp,
+        "context_parallel_size": cp,
+        "micro_batch_size": micro,
+        "global_batch_size": micro * dp * rng.choice((1, 2, 8, 16)) + (rng.random() < 0.03),
+        "seq_length": length,
+        "max_position_embeddings": length,
+    }
+    experts = settings.get("num_experts")
+    if experts:
+        found["expert_model_parallel_size"] = some(min(max(world // pp, 1), experts))
+        if rng.random() < 0.3:
+            found["expert_tensor_parallel_size"] = 1
+    each = layers // pp
+    if pp > 1 and rng.random() < 0.4:
+        divisors = [one for one in range(1, each) if not each % one] or [1]
+        found["num_layers_per_virtual_pipeline_stage"] = rng.choice(divisors)
+    return found

@@ -1,0 +1,233 @@
+"""Tables of every argument of a framework's release, with type and default, from the framework's own parser or classes.
+
+    python -m tools.argument_tables CHECKOUTS                      # writes spaces/keys/arguments/*.tsv
+    python -m tools.argument_tables CHECKOUTS megatron@core_0.20   # one of them
+
+CHECKOUTS is a folder of the frameworks' sources, `argument_tables.yaml` says which. A line of a table is one argument:
+
+    name, type (flag, int, float, str, list of str, list[int], list[float], pattern, table), default, choices, spellings
+
+Defaults and choices are JSON; a default that the source computes is `?` and its expression. A spelling is a flag of the
+command line; one with a `!` before it sets the argument to false. `pattern` is a number or a list written as Python.
+"""
+
+import argparse
+import ast
+import enum
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from primus_search.declare.source import read
+from tools.class_fields import Field, Sources
+
+TABLES: Mapping[str, Any] = read(Path(__file__).with_name("argument_tables.yaml")).data
+FOLDER = Path(__file__).parents[1] / "spaces" / "keys" / "arguments"
+TYPES = ("flag", "int", "float", "str", "list", "list[int]", "list[float]", "pattern", "table")
+UNKNOWN = "?"
+"""What stands before a default that is an expression of the source."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Argument:
+    """One argument; `default` and `choices` as JSON, `spellings` its flags, `!` before one that sets it to false."""
+
+    name: str
+    type: str
+    default: str
+    choices: str = ""
+    spellings: tuple[str, ...] = ()
+
+    @property
+    def line(self) -> str:
+        return "\t".join((self.name, self.type, self.default, self.choices, " ".join(self.spellings))).rstrip("\t")
+
+
+def written(value: Any) -> str:
+    """A value as JSON; an enumeration's member as its name, one of torch's types as its last part."""
+
+    def plain(one: Any) -> Any:
+        if isinstance(one, enum.Enum):
+            return one.name
+        if isinstance(one, list | tuple):
+            return [plain(each) for each in one]
+        if isinstance(one, dict):
+            return {str(key): plain(each) for key, each in one.items()}
+        text = str(one)
+        return one if one is None or isinstance(one, bool | int | float | str) else text.removeprefix("torch.")
+
+    return json.dumps(plain(value), separators=(",", ":"))
+
+
+def of_parser(parser: argparse.ArgumentParser) -> list[Argument]:
+    """Arguments of a parser, sorted; actions that write the same argument are one line."""
+    found: dict[str, Argument] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        one = Argument(
+            name=action.dest,
+            type=_type_of_action(action),
+            default=written(action.default),
+            choices=written(list(action.choices)) if action.choices and _type_of_action(action) != "flag" else "",
+            spellings=tuple(_spellings(action)),
+        )
+        above = found.get(action.dest)
+        found[action.dest] = one if above is None else replace(above, spellings=(*above.spellings, *one.spellings))
+    return sorted(found.values())
+
+
+def _type_of_action(action: argparse.Action) -> str:
+    if action.nargs == 0 or (isinstance(action.default, bool) and action.type is None):
+        return "flag"
+    name = getattr(action.type, "__name__", "str")
+    if action.nargs in ("+", "*") or isinstance(action.nargs, int):
+        return f"list[{name}]" if name in ("int", "float") else "list"
+    return name if name in TYPES else {"bool": "flag", "enum_type_handler": "str"}.get(name, "pattern")
+
+
+def _spellings(action: argparse.Action) -> Iterator[str]:
+    is_either = isinstance(action, argparse.BooleanOptionalAction)
+    for flag in action.option_strings:
+        sets_false = flag.startswith("--no-") if is_either else isinstance(action, argparse._StoreFalseAction)
+        yield f"{'!' * sets_false}{flag}"
+
+
+def of_defaults(home: Path, files: Iterable[str], parser: list[Argument]) -> list[Argument]:
+    """Arguments of Primus: its YAML defaults over those of Megatron's parser."""
+    values: dict[str, Any] = {}
+    for file in files:
+        values |= merged(home / file)
+    known = {one.name: replace(one, spellings=()) for one in parser}
+    for name, value in values.items():
+        above = known.get(name)
+        kind = above.type if above else _type_of_value(value)
+        known[name] = Argument(name, kind, written(value), above.choices if above else "")
+    return sorted(known.values())
+
+
+def merged(path: Path) -> dict[str, Any]:
+    """A YAML file of Primus over those that it extends; `${NAME:default}` is its default."""
+    values: dict[str, Any] = _substituted(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    found: dict[str, Any] = {}
+    for key in ("extends", "bases", "includes"):
+        for parent in values.pop(key, None) or []:
+            found |= merged(path.parent / parent)
+    return found | values
+
+
+def _substituted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _substituted(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_substituted(each) for each in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    text = re.sub(r"\$\{\w+(?::([^}]*))?\}", lambda match: match[1] or "", value)
+    return yaml.safe_load(text) if re.fullmatch(r"\$\{[^}]*\}", value) else text
+
+
+def _type_of_value(value: Any) -> str:
+    kinds = {bool: "flag", int: "int", float: "float", list: "list", dict: "table"}
+    return kinds.get(type(value), "str")
+
+
+def of_classes(roots: list[Path], classes: Mapping[str, tuple[str, str]]) -> list[Argument]:
+    """Arguments of configuration classes, each below its prefix."""
+    sources = Sources(roots)
+    found: dict[str, Argument] = {}
+    for prefix, (file, name) in classes.items():
+        for field in sources.fields(roots[0] / file, name):
+            key = f"{prefix}.{field.name}" if prefix else field.name
+            found[key] = Argument(key, *_of_annotation(field))
+    sections = {key.rpartition(".")[0] for key in found}
+    return sorted(one for key, one in found.items() if key not in sections)
+
+
+def _of_annotation(field: Field) -> tuple[str, str, str]:
+    """Type, default and choices of a field."""
+    text = re.sub(r"Annotated\[(.*?),.*\]$", r"\1", field.annotation)
+    text = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1", text)
+    kinds = [one.strip() for one in text.split("|") if one.strip() != "None"]
+    choices = re.match(r"(?:typing\.)?Literal\[(.*)\]$", kinds[0]) if kinds else None
+    default = _default(field.default)
+    if choices:
+        given = list(ast.literal_eval(f"({choices[1]},)"))
+        return _type_of_value(given[0]), default, written(given)
+    head = "float" if "float" in kinds else kinds[-1].partition("[")[0].lower() if kinds else "str"
+    if head in ("list", "tuple"):
+        item = re.match(r"\w+\[(int|float)\b", kinds[-1])
+        return f"list[{item[1]}]" if item else "list", default, ""
+    named = {"bool": "flag", "int": "int", "float": "float", "dict": "table", "mapping": "table"}
+    return named.get(head, "str"), default, ""
+
+
+def _default(text: str) -> str:
+    """A default of a source as JSON, or as `?` and the expression."""
+    if not text:
+        return UNKNOWN
+    made = {"list()": [], "dict()": {}, "tuple()": [], "float('inf')": float("inf")}
+    if text in made:
+        return written(made[text])
+    body = text.removeprefix("lambda: ").removesuffix("()") if text.startswith("lambda: ") else text
+    try:
+        return written(_value(ast.parse(body, mode="eval").body))
+    except (ValueError, SyntaxError, TypeError):
+        return UNKNOWN + " ".join(text.split())
+
+
+def _value(node: ast.expr) -> Any:
+    match node:
+        case ast.Attribute(value=ast.Name(id="torch" | "signal")):
+            return node.attr
+        case ast.BinOp(op=ast.Pow()):
+            return _value(node.left) ** _value(node.right)
+        case ast.BinOp(op=ast.Mult()):
+            return _value(node.left) * _value(node.right)
+    return ast.literal_eval(node)
+
+
+def table(name: str, checkouts: Path) -> list[Argument]:
+    """Arguments of one release. FileNotFoundError where its sources are not there."""
+    row = TABLES[name]
+    installed = row.get("installed")
+    home = Path(str(metadata.distribution(installed).locate_file(""))) if installed else checkouts / row["folder"]
+    if not home.is_dir():
+        raise FileNotFoundError(f"{name}: no folder {home}")
+    if row["reads"] == "classes":
+        classes = {"": row["root"], **row.get("beside", {})}
+        return of_classes([home, *(checkouts / one for one in row.get("also", ()))], classes)
+    from tools.framework_imports import megatron
+
+    module = megatron(checkouts / row.get("parser", row["folder"]))
+    parser = of_parser(module.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=False)))
+    return parser if row["reads"] == "parser" else of_defaults(home, row["files"], parser)
+
+
+def text(name: str, arguments: Iterable[Argument]) -> str:
+    """The file of a table."""
+    row = TABLES[name]
+    head = f"# {name}: {row['repository']} {row['commit']} ({row['date']}), by `python -m tools.argument_tables`"
+    return "\n".join((head, "# name\ttype\tdefault\tchoices\tspellings", *(one.line for one in arguments))) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    checkouts, names = Path(arguments[0]), arguments[1:] or list(TABLES)
+    if len(names) == 1:
+        FOLDER.mkdir(exist_ok=True)
+        (FOLDER / f"{names[0]}.tsv").write_text(text(names[0], table(names[0], checkouts)), encoding="utf-8")
+        return
+    for name in names:  # a process each: releases of a framework have the same module names
+        subprocess.run([sys.executable, "-m", "tools.argument_tables", str(checkouts), name], check=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
