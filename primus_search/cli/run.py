@@ -62,17 +62,17 @@ def run(
         baseline=baseline,
         token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
-        on_result=_print_json if json else partial(print_result, view=view),
+        on_result=partial(_print_json, token_budget=tokens) if json else partial(print_result, view=view),
         on_written=None if sys.stdout.isatty() else lambda folder: typer.echo(f"run folder: {folder}", err=True),
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
 
 
-def _print_json(result: "SearchResult") -> None:
+def _print_json(result: "SearchResult", token_budget: float) -> None:
     from primus_search.exploration import summary
 
-    typer.echo(dumps(summary(result), indent=2))
+    typer.echo(dumps(summary(result, token_budget=token_budget), indent=2))
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Space, Snapshot | None]":

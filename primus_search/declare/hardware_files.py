@@ -31,6 +31,7 @@ from primus_search.base.guards.values import name_problem
 from primus_search.base.lazy import provided
 from primus_search.declare.evidence_files import load_sites, read_tables
 from primus_search.declare.fields import Fields, key_table
+from primus_search.declare.learned_stacks import RUNS_ENDING, of_its_version, without_head
 from primus_search.declare.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, did_you_mean, join_words, read
@@ -38,8 +39,6 @@ from primus_search.values.machine.cluster import NO_TABLES, UNFAILING, Accelerat
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
 
 HOST = "host"
-RUNS_ENDING = ".runs.parquet"
-"""Ending of the file beside a learned stack that holds the runs it rests on."""
 
 BASE = "device"
 """What a hardware file extends that extends no other one."""
@@ -98,6 +97,12 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
     path = find(FileKind.STACK, name, beside=beside)
     if isinstance(path, str):
         raise InputError([Problem(where or "stack", path)])
+    with of_its_version(path):
+        return _read_stack(path, variant)
+
+
+def _read_stack(path: Path, variant: str) -> tuple[Stack, tuple[Sourced, ...]]:
+    """The stack of a file, or one of its variants."""
     document = read_with_parents(path, STACK_KINDS)
     if variant:
         document = varied(document, variant)
@@ -109,7 +114,7 @@ def read_stack(text: str, *, beside: Path | None = None, where: str | None = Non
             reading.problem((VARIANTS, variant, key), f"is no group of a stack; allowed: {join_words(list(GROUPS))}")
     if isinstance(data, dict):
         _check_groups(data, reading)
-        data = {key: value for key, value in data.items() if key not in (EXTENDS, VARIANTS)}
+        data = {key: value for key, value in without_head(data).items() if key not in (EXTENDS, VARIANTS)}
     runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
     if is_recording() and runs.is_file():
         read_bytes(runs, most=MAX_TABLE_BYTES)  # a run folder keeps the runs of a learned stack

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from primus_search.values import model
+from primus_search.values.machine.stack import MeasuredSwitches
 from primus_search.values.model import Mixer
 
 Value = TypeVar("Value")
@@ -49,6 +50,14 @@ def _mixer_schema(source: type, handler: Any) -> core_schema.CoreSchema:
 Mixer.__get_pydantic_core_schema__ = staticmethod(_mixer_schema)  # type: ignore[attr-defined]
 
 
+def _unwritten(source: type, handler: Any) -> core_schema.CoreSchema:
+    """How evidence that a stack carries is written: not at all, it is loaded again."""
+    return core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(lambda value: None))
+
+
+MeasuredSwitches.__get_pydantic_core_schema__ = staticmethod(_unwritten)  # type: ignore[attr-defined]
+
+
 def _adapter(kind: type) -> TypeAdapter[Any]:
     """The adapter of a type, built once."""
     if kind not in _adapters:
@@ -56,10 +65,10 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def to_plain(value: Any) -> Plain:
-    """The value as JSON has it; fields that no comparison reads (sources) are left out."""
+def to_plain(value: Any, *, is_whole: bool = False) -> Plain:
+    """The value as JSON has it; fields that no comparison reads (sources) are left out unless it is to be whole."""
     plain = _adapter(type(value)).dump_python(value, mode="json")
-    return _compared(value, plain) if is_dataclass(value) else plain
+    return _compared(value, plain) if is_dataclass(value) and not is_whole else plain
 
 
 def from_plain(kind: type[Value], plain: Plain, *, today: Value | None = None) -> Value:

@@ -168,7 +168,7 @@ def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) 
 
 
 EXTENDS, VARIANTS = "extends", "variants"
-OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "own_runs", "tables"})
+OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "own_runs", "tables", "schema", "written_by"})
 """Top-level keys that are not inherited."""
 
 ANY = "any"

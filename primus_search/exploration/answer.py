@@ -63,10 +63,11 @@ class Answer:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "Answer":
-        """The answer of `asdict`, as run.json holds it. Raises TypeError or KeyError for other data."""
-        chosen = tuple(Choice(**one) for one in data["choices"])
+        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises TypeError or
+        KeyError for other data."""
+        chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
         texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
-        return cls(**{**data, **texts, "choices": chosen})
+        return cls(**{**_known(cls, data), **texts, "choices": chosen})
 
     def as_data(self) -> dict[str, Any]:
         """Plain values for run.json."""
@@ -75,6 +76,11 @@ class Answer:
     def rank_of(self, letter: str) -> int | None:
         """The rank that a letter stands for; None for one that is not among the choices."""
         return next((one.rank for one in self.choices if one.letter == letter.upper()), None)
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a mapping the fields of a type."""
+    return {name: data[name] for name in vars(cls)["__dataclass_fields__"] if name in data}
 
 
 def answered(result: SearchResult) -> SearchResult:

@@ -18,7 +18,7 @@ from primus_search.cost.memo import in_codes
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
-from primus_search.values.candidates import COLUMN_NAMES, Bools
+from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 from primus_search.values.knobs import WORDED
 
 
@@ -132,9 +132,13 @@ def read_kept(path: Path) -> Any:
             table = opened.read()
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
-    absent = {"cluster", "index", *COLUMN_NAMES} - set(table.column_names)
+    absent = {"cluster", "index"} - set(table.column_names)
     if absent:
         raise InputError([Problem(str(file), f"has no column {', '.join(sorted(absent))}; run the search again")])
+    for name in (one for one in COLUMN_NAMES if one not in table.column_names):  # knobs of later versions
+        same = Candidates.from_rows([{"tp": 1}] * len(table))  # every other knob off
+        column = same.columns()[name]
+        table = table.append_column(name, _dictionary(column, name, same) if name in WORDED else _array(column))
     return table
 
 

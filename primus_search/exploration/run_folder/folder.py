@@ -2,7 +2,7 @@
 
 run.json              inputs, hashes, versions, seed, counts and seconds per stage; written last
 ranking.csv           the best rows          pareto.csv  the frontier          scaling.csv  with several clusters
-candidates.parquet    every row that was kept
+candidates.parquet    every row that was kept       resolved.json  the space, every value resolved
 journal.bin           finished tasks, while the search runs; gone when it is complete
 """
 
@@ -25,13 +25,14 @@ import numpy as np
 
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
-from primus_search.base.guards.values import guarded
+from primus_search.base.guards.values import finite, guarded
 from primus_search.base.version import __version__
 from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import SEARCHED, Journal
 from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
+from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, resolved_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.exploration.scaling_table import Rung, ladder
 from primus_search.space import Space
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
 """The texts that the space was loaded from (`declare.search_path`)."""
-FILES = ("run.json", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
+FILES = ("run.json", RESOLVED, "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
 KNOWN = (
     *FILES,
     INPUTS,
@@ -150,12 +151,14 @@ class RunFolder:
                 "ranking.csv": csv_bytes(result.ranked_rows),
                 "pareto.csv": csv_bytes(result.frontier_rows),
                 "candidates.parquet": kept_bytes([found.ranking for found in result.clusters], result.keep),
+                RESOLVED: resolved_bytes(result.space),
             }
             if len(result.clusters) > 1:
                 files["scaling.csv"] = csv_bytes([_scaling_row(rung) for rung in ladder(result, token_budget)])
             for name, content in files.items():
                 self._write(name, content)
-            facts = summary(result) | {"files": {name: file_facts(content) for name, content in files.items()}}
+            written = {name: file_facts(content) for name, content in files.items()}
+            facts = summary(result, token_budget=token_budget) | {"files": written}
             self._write("run.json", json.dumps(facts, indent=2).encode() + b"\n")
             if result.is_complete:
                 (self.path / "journal.bin").unlink(missing_ok=True)
@@ -179,10 +182,11 @@ OF_RESULT = (
 """What run.json takes of a result as it is."""
 
 
-def summary(result: SearchResult) -> dict[str, Any]:
-    """The content of `run.json`."""
+def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any]:
+    """The content of `run.json`; `scaling` has the rows of scaling.csv, null for what is infinite."""
     space, best = result.space, result.best
     return {
+        "schema": SCHEMA,
         "space": space.name,
         "source": space.source,
         "space_sha256": space.sha256,
@@ -216,6 +220,8 @@ def summary(result: SearchResult) -> dict[str, Any]:
             }
             for found in result.clusters
         ],
+        "token_budget": token_budget,
+        "scaling": finite([_scaling_row(rung) for rung in ladder(result, token_budget)]),
         "best": best.ranking.row(0),
         "answer": (result.answer or answer_of(result)).as_data(),
         **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),

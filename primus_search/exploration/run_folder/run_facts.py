@@ -9,6 +9,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text, table_beside
+from primus_search.exploration.run_folder.resolved import is_known_form, is_of_today, refusal
 
 SHAPE: Mapping[str, Any] = table_beside(__file__)
 """What values are by key: a kind, a mapping of further keys, or a list of one shape."""
@@ -34,9 +35,12 @@ def read_facts(folder: Path) -> Mapping[str, Any]:
         raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
     if not isinstance(facts, dict) or "files" not in facts:
         raise InputError([Problem(str(file), "was written by an older version; run the search again")])
-    problems = [Problem(f"{file} @ {key}", what) for key, what in _problems(facts, SHAPE, "$")]
-    if problems:
-        raise InputError(problems)
+    found = list(_problems(facts, SHAPE, "$"))
+    if not is_known_form(facts) or (found and not is_of_today(facts)):
+        why = "; ".join(f"{key} {what.partition(';')[0]}" for key, what in found[:1])
+        raise InputError([Problem(str(folder), refusal(facts, why))])
+    if found:
+        raise InputError([Problem(f"{file} @ {key}", what) for key, what in found])
     return facts
 
 

@@ -3,7 +3,9 @@
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import isfinite
@@ -13,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import cache_folder, replacing
 from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
+from primus_search.base.version import __version__
 from primus_search.exploration.answer import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
 from primus_search.exploration.run_folder.question import fingerprint
+from primus_search.exploration.run_folder.resolved import RESOLVED, is_of_today, read_resolved, refusal, written_by
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
-from primus_search.values.knobs import WORDED
+from primus_search.values.knobs import KNOB, WORDED
 from primus_search.values.machine.framework import Framework
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _pointer() -> Path:
-    return cache_folder() / "last_runs" / hashlib.sha256(str(Path.cwd()).encode()).hexdigest()[:16]
+    return cache_folder() / "last_runs" / hashlib.sha256(os.fsencode(Path.cwd())).hexdigest()[:16]
 
 
 def remember(folder: Path) -> None:
@@ -37,7 +41,7 @@ def remember(folder: Path) -> None:
         pointer = _pointer()
         pointer.parent.mkdir(parents=True, exist_ok=True)
         with replacing(pointer) as temporary:
-            temporary.write_text(str(folder.resolve()), encoding="utf-8")
+            temporary.write_bytes(os.fsencode(folder.resolve()))
     except (OSError, InputError):
         return
 
@@ -45,7 +49,7 @@ def remember(folder: Path) -> None:
 def last_run() -> Path:
     """The folder of the last run made in this working directory. Raises InputError where there is none."""
     try:
-        folder = Path(_pointer().read_text(encoding="utf-8"))
+        folder = Path(os.fsdecode(_pointer().read_bytes()))
     except OSError:
         folder = Path()
     if not (folder / "run.json").is_file():
@@ -69,12 +73,9 @@ class SavedRun:
     def open(cls, path: Path) -> "SavedRun":
         """Read a run folder. Raises `InputError` where it is none, or an unfinished one."""
         facts = read_facts(path)
-        return cls(
-            path=path,
-            facts=facts,
-            ranking=_rows(path / "ranking.csv", facts["files"]),
-            frontier=_rows(path / "pareto.csv", facts["files"]),
-        )
+        with _of_its_version(path, facts):
+            ranking, frontier = (_rows(path / name, facts["files"]) for name in ("ranking.csv", "pareto.csv"))
+        return cls(path=path, facts=facts, ranking=ranking, frontier=frontier)
 
     @classmethod
     def of(cls, result: SearchResult, path: Path) -> "SavedRun":
@@ -89,13 +90,19 @@ class SavedRun:
 
     @cached_property
     def space(self) -> Space:
-        """The space as it was searched, overrides included, from the texts that the run folder keeps.
+        """The space as it was searched, overrides included: of `resolved.json`, or the texts that 0.1.0 kept instead.
 
-        Raises `InputError` when it holds none and the space, its model or its hardware has changed since: figures would
-        not match.
+        Raises `InputError` when it holds neither and the space, its model or its hardware has changed since: figures
+        would not match.
         """
+        if RESOLVED in self.facts["files"]:
+            from primus_search.declare.record_table import with_measured_switches
+
+            file = self.path / RESOLVED
+            space = read_resolved(file, read_written(file, self.facts["files"]))
+            return with_measured_switches(self._with_kept_runs(space))
         space = self.loaded(())
-        if fingerprint(space) != self.facts["search_sha256"]:
+        if self.inputs is None and fingerprint(space) != self.facts["search_sha256"]:
             what = "its space, model, hardware or stack has changed since this run; run it again"
             raise InputError([Problem(str(self.path), what)])
         return space
@@ -107,6 +114,17 @@ class SavedRun:
 
         return Snapshot.read(self.path)
 
+    def _with_kept_runs(self, space: Space) -> Space:
+        """The space whose learned stacks have their runs in the folder's copy, where it keeps one."""
+        kept = self.inputs
+        clusters = []
+        for choice in space.clusters:
+            stack = choice.cluster.stack
+            if kept is not None and stack.runs_file in kept.texts:
+                stack = replace(stack, runs_file=str(kept.place(stack.runs_file)))
+            clusters.append(replace(choice, cluster=replace(choice.cluster, stack=stack)))
+        return replace(space, clusters=tuple(clusters))
+
     def loaded(self, changes: Sequence[str]) -> Space:
         """The run's space with further `key=value` changes as after `--set`."""
         from primus_search.declare import load_space
@@ -114,7 +132,7 @@ class SavedRun:
         overrides = [*(f"{one['key']}={one['value']}" for one in self.facts["overrides"]), *changes]
         if self.inputs is None:
             return load_space(self.facts["source"], overrides=overrides, environ={})
-        with self.inputs.mounted() as source:
+        with self.inputs.mounted() as source, _of_its_version(self.path, self.facts):
             space = load_space(source, overrides=overrides, environ={}, host_file=self.inputs.host_file)
         return replace(space, source=self.facts["source"])
 
@@ -124,7 +142,7 @@ class SavedRun:
         try:
             return Answer.of_data(self.facts["answer"])
         except (KeyError, TypeError) as error:
-            what = "its run.json has no answer that this version reads; run the search again"
+            what = refusal(self.facts, "its run.json has another form of answer")
             raise InputError([Problem(str(self.path), what)]) from error
 
     def rank_named(self, word: str) -> int:
@@ -149,9 +167,16 @@ class SavedRun:
 
     @property
     def note(self) -> str:
-        """One line where originals of the run's inputs have changed since, or a later run did not end; else empty."""
+        """One line where a later run did not end, another version wrote the folder, or originals of its inputs have
+        changed since; else empty."""
         if self.facts["complete"] and (self.path / "journal.bin").exists():
             return f"a later run here has not ended; these are the results of {self.facts['finished']}"
+        if not is_of_today(self.facts):
+            with suppress(InputError):
+                if RESOLVED not in self.facts["files"]:
+                    _ = self.space  # what cannot be read is refused where it is needed, in one line
+                return f"written by {written_by(self.facts)}; what is projected anew is projected as {__version__} does"
+            return ""
         changed = self.inputs.changed() if self.inputs else ()
         names = ", ".join(Path(name).name for name in changed[:3]) + (" ..." if len(changed) > 3 else "")
         return f"{names} changed since this run; figures are those of the texts it keeps" if changed else ""
@@ -195,15 +220,28 @@ class SavedRun:
         raise InputError([Problem(str(self.path), f"no cluster of its space is that of rank {rank}")])
 
 
+@contextmanager
+def _of_its_version(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
+    """One line with the version that wrote a folder in the place of what is wrong in it, where another one did."""
+    try:
+        yield
+    except InputError as error:
+        if is_of_today(facts):
+            raise
+        raise InputError([Problem(str(path), refusal(facts, str(error.problems[0])))]) from error
+
+
 def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """The rows of one of the run's tables, numbers as numbers. Raises `InputError` when it is not what was written."""
     content = read_written(path, files)
     try:
         lines = csv.DictReader(io.StringIO(content.decode()))
         absent = [name for name in (*COLUMN_NAMES, *FIGURES) if name not in (lines.fieldnames or ())]
-        if absent and content:
-            raise ValueError(f"no column {', '.join(absent)}")
-        return tuple({name: _value(name, text) for name, text in row.items()} for row in lines)
+        missing = [name for name in absent if name in FIGURES]
+        if missing and content:
+            raise ValueError(f"no column {', '.join(missing)}")
+        later = {name: KNOB[name].word(DEFAULTS[name]) for name in absent}  # knobs of later versions
+        return tuple({**later, **{name: _value(name, text) for name, text in row.items()}} for row in lines)
     except (csv.Error, *UNREADABLE) as error:
         raise InputError([Problem(str(path), f"cannot be read back: {error}")]) from error
 

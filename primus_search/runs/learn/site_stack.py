@@ -27,7 +27,8 @@ import numpy as np
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.units import to_base, yaml_keys
 from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
-from primus_search.declare.hardware_files import RUNS_ENDING, load_hardware, load_stack, site_of
+from primus_search.declare.hardware_files import load_hardware, load_stack, site_of
+from primus_search.declare.learned_stacks import HEAD, RUNS_ENDING
 from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.declare.search_path import FileKind, shipped
@@ -290,7 +291,7 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     weights = "; ".join(f"{name} {weight:.2f}" for name, weight in site.leading)
     head = f"# Software of a site, {source}.\n# Probabilities of the hypotheses: {weights}.\n"
     head += f"# {site.warning}.\n" if site.warning else ""
-    data = {"name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
+    data = {**HEAD, "name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
     data |= {"own_runs": runs} if runs else {}
     return head + "".join(_block(key, value) for key, value in data.items())
 
