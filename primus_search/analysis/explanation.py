@@ -168,23 +168,26 @@ OF_CANDIDATE = ("rank", "is_lost", "coverage", "measured_kernels", "unmeasured_g
 def as_data(e: Explained) -> dict[str, Any]:
     """Everything as plain data: what `--json` prints."""
     memory, degrees = e.memory_by_rank, {"dp": e.figures.dp, "microbatches": e.figures.microbatches}
-    parts = {f.name: memory.__getattribute__(f.name) for f in fields(memory)} | {"total_bytes": memory.total}
+    parts = {f"{f.name}_bytes": memory.__getattribute__(f.name) for f in fields(memory)} | {"total_bytes": memory.total}
+    candidate = {name: e.row[name] for name in COLUMN_NAMES} | degrees
     return {
         "run": str(e.run.path),
         "space": e.space.name,
         "model": e.space.model.name,
         "cluster": dict(e.choice.labels) | {"nodes": e.choice.cluster.num_nodes, "gpus": e.choice.cluster.world},
-        "configuration": {name: e.row[name] for name in COLUMN_NAMES} | degrees,
+        "candidate": candidate,
+        "configuration": candidate,  # deprecated: its name until 0.1.0
         **{name: e.row.get(name) for name in OF_ROW},
         **{name: e.figures.__getattribute__(name) for name in OF_FIGURES},
         **{name: plain(e.__getattribute__(name)) for name in OF_CANDIDATE},
         "interval_runs": int(e.confidence.runs[0]),
         "ranked_memory_bytes": e.row["memory_bytes"],
         "ranked_headroom_bytes": e.row["headroom_bytes"],
-        "step": {**e.figures.step, "total_s": e.figures.step_s},
+        "step": {f"{name}_s": seconds for name, seconds in e.figures.step.items()} | {"total_s": e.figures.step_s},
         "busiest_pipeline_rank": e.busiest,
         "stages": stage_rows(e.stages),
-        "memory": {**e.figures.memory, "total_bytes": e.figures.memory_bytes},
+        "memory": {f"{name}_bytes": size for name, size in e.figures.memory.items()}
+        | {"total_bytes": e.figures.memory_bytes},
         "memory_by_rank": [{name: float(part[r]) for name, part in parts.items()} for r in range(len(memory.total))],
         "ablation": plain(e.ablations),
         "sensitivity": plain(e.steps),

@@ -1,6 +1,5 @@
 """`primus-search calibrate`: fit an accelerator's efficiencies to a CSV of measured kernels."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ import typer
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import finite
-from primus_search.cli.output import write
+from primus_search.cli.output import print_json, write
 
 if TYPE_CHECKING:
     from primus_search.runs.calibrate.kernel_fit import Result
@@ -49,7 +48,7 @@ def calibrate(
         raise InputError([Problem("--out", "needs --hardware: one file is written")])
     results = [calibrate_hardware(name, points, gpu, is_own_sweep=device is not None) for name in names]
     if as_json:
-        typer.echo(json.dumps(finite([_as_data(result) for result in results]), indent=2))
+        print_json(finite([_as_data(result) for result in results]))
     else:
         for result in results:
             _print(result)

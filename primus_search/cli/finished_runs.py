@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cli.output import ROWS, opened, run_and_rows
+from primus_search.cli.output import ROWS, opened, print_json, run_and_rows
 
 if TYPE_CHECKING:
     from primus_search.analysis.explanation import Explained
@@ -26,7 +26,7 @@ def pareto(run: Path | None = None, as_csv: bool = False, as_json: bool = False)
     if as_csv:
         typer.echo((saved.path / "pareto.csv").read_text(encoding="utf-8"), nl=False)
     elif as_json:
-        typer.echo(json.dumps(list(saved.frontier), indent=2))
+        print_json(list(saved.frontier))
     else:
         print_saved_frontier(saved)
 
@@ -43,7 +43,7 @@ def compare(words: list[str] | None = None, as_json: bool = False) -> None:
     (a, rank_a), (b, rank_b) = _sides(list(words or []))
     found = compared(a, b, rank_a, rank_b)
     if as_json:
-        typer.echo(json.dumps(plain(found), indent=2))
+        print_json(plain(found))
     else:
         print_comparison(found, sys.stdout)
 
@@ -113,17 +113,18 @@ def explain(
             typer.echo()
         answers.append(_answer(one, why_not, what_if, top, as_json))
     if as_json:
-        typer.echo(json.dumps(answers if len(answers) > 1 else answers[0], indent=2))
+        print_json(answers if len(answers) > 1 else answers[0])
 
 
 def _answer(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
     """Everything about one candidate, or the answers to --why-not and --what-if: printed, or as data."""
     from primus_search.analysis import why_not as questions
     from primus_search.analysis.explanation import as_data, plain
+    from primus_search.cli.output_schema import numbered
     from primus_search.report import explain_text
 
     if not why_not and not what_if and as_json:
-        return as_data(found)
+        return numbered(as_data(found))
     if not why_not and not what_if:
         explain_text.print_explained(found, sys.stdout)
     answers: dict[str, Any] = {}
@@ -138,7 +139,7 @@ def _answer(found: "Explained", why_not: str, what_if: list[str] | None, top: in
         answers["what_if"] = plain(moved)
         if not as_json:
             explain_text.print_what_if(found, moved, sys.stdout)
-    return answers
+    return numbered(answers)
 
 
 def bench(
@@ -176,7 +177,7 @@ def bench(
     write_report(SavedRun.open(folder))
     rows = list(islice(table.rows(), top))
     if as_json:
-        typer.echo(json.dumps({"ranking": rows, "notes": notes}, indent=2))
+        print_json({"ranking": rows, "notes": notes})
         return
     names = [short(row) for row in rows]
     for rank, (name, row) in enumerate(zip(names, rows, strict=True), start=1):
@@ -202,7 +203,7 @@ def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
     shares, num_left = site_shares(table, found)
     if as_json:
         found_slow = [asdict(one) | {"is_slow": one.is_slow} for one in shares]
-        typer.echo(json.dumps({"kinds": found_slow, "rows_not_compared": num_left}, indent=2))
+        print_json({"kinds": found_slow, "rows_not_compared": num_left})
     else:
         typer.echo(rendered("site.txt", table=table, name=hardware, shares=shares, num_left=num_left), nl=False)
 
@@ -216,4 +217,7 @@ def track(folder: Path, uri: str = "", experiment: str = "primus-search", as_jso
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "") or DEFAULT_URI
     runs = send(folder, uri, experiment)
-    typer.echo(json.dumps({"uri": uri, "runs": runs}) if as_json else f"{len(runs)} runs in {uri}: {', '.join(runs)}")
+    if as_json:
+        print_json({"uri": uri, "runs": runs})
+    else:
+        typer.echo(f"{len(runs)} runs in {uri}: {', '.join(runs)}")

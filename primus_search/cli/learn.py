@@ -1,6 +1,5 @@
 """`primus-search learn FILES`: own runs in, a stack file of the site's software out; `next`: what to measure next."""
 
-import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from primus_search.base.errors import InputError, Problem, printable
-from primus_search.cli.output import must_be_folder, opened, write
+from primus_search.cli.output import must_be_folder, opened, print_json, write
 
 if TYPE_CHECKING:
     from primus_search.runs.learn.logged_run import Readings
@@ -40,7 +39,7 @@ def learn(
     if dry_run:
         missing = [str(problem) for problem in needed(readings, said, base)]
         if as_json:
-            typer.echo(json.dumps(_readings(readings) | {"needed": missing}, indent=2))
+            print_json(_readings(readings) | {"needed": missing})
         else:
             _print_readings(readings)
             for what in missing:
@@ -53,7 +52,7 @@ def learn(
     from primus_search.base.html_templates import rendered
 
     if as_json:
-        typer.echo(json.dumps(_figures(site, readings, written), indent=2))
+        print_json(_figures(site, readings, written))
     else:
         _print_readings(readings)
         typer.echo(rendered("learned.txt", site=site, written=written), nl=False)
@@ -178,7 +177,7 @@ def next(
              "expected_regret_after": pick.regret}
             for rank, pick in zip(chosen, advice.picks, strict=True)
         ]  # fmt: skip
-        typer.echo(json.dumps({"expected_regret": advice.regret, "picks": picks, "files": files}, indent=2))
+        print_json({"expected_regret": advice.regret, "picks": picks, "files": files})
         return
     typer.echo(f"expected regret of the choice now: {advice.regret:.1%}")
     for rank, pick in zip(chosen, advice.picks, strict=True):

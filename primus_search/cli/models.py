@@ -1,14 +1,13 @@
 """`primus-search models [NAME]` and `hardware [NAME]`: presets and machines, every number with its source."""
 
 import dataclasses
-import json
 import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from primus_search.cli.output import print_table
+from primus_search.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from primus_search.declare.hardware_files import Hardware
@@ -29,13 +28,13 @@ def models(
     if name is None:
         known = presets()
         if as_json:
-            typer.echo(json.dumps([_summary(key, preset) for key, preset in known.items()], indent=2))
+            print_json([_summary(key, preset) for key, preset in known.items()])
         else:
             _print_table(known)
         return
     details = _details(name, tuple(ignore or ()), vocab_size)
     if as_json:
-        typer.echo(json.dumps(details, indent=2))
+        print_json(details)
         return
     lines = list(_lines(details))
     width = max(len(key) for key, _ in lines)
@@ -169,7 +168,7 @@ def hardware(name: str | None = None, as_json: bool = False) -> None:
     if name is None:
         every = {key: load_hardware(key) for key in names(FileKind.HARDWARE)}
         if as_json:
-            typer.echo(json.dumps([_machine_summary(key, one) for key, one in every.items()], indent=2))
+            print_json([_machine_summary(key, one) for key, one in every.items()])
         else:
             _print_machines(every, list(stacks))
         return
@@ -180,7 +179,7 @@ def hardware(name: str | None = None, as_json: bool = False) -> None:
         loaded = load_hardware(name)
         sources, head = loaded.sources, _machine_summary(name, loaded) | {"notes": list(loaded.notes)}
     if as_json:
-        typer.echo(json.dumps(head | {"numbers": [dataclasses.asdict(number) for number in sources]}, indent=2))
+        print_json(head | {"numbers": [dataclasses.asdict(number) for number in sources]})
         return
     for note in head.get("notes", []):
         typer.echo(f"note: {note}")

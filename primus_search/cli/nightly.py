@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from primus_search.cli.output import print_json
+
 if TYPE_CHECKING:
     from primus_search.nightly import Night
 
@@ -35,13 +37,12 @@ def nightly(
 
 def _print(night: "Night", folder: Path, *, as_json: bool) -> None:
     """The verdict, what failed and why; the files hold the rest."""
-    import json
 
     from primus_search.base.html_templates import rendered
     from primus_search.nightly import night_folder
 
     if as_json:
-        typer.echo(json.dumps(night_folder.summary(night), indent=2))
+        print_json(night_folder.summary(night))
         return
     first = {(check.entry, check.cluster): check for check in reversed(night.failed)}
     each = [check for check in night.failed if first[check.entry, check.cluster] is check]

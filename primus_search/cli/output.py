@@ -1,11 +1,12 @@
 """What commands write: standard streams that never fail, catalogue tables, files a user asks for by name."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -44,6 +45,13 @@ def _usable(stream: TextIO | None) -> TextIO:
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")
     return stream
+
+
+def print_json(data: Any) -> None:
+    """Print what --json asks for; a mapping has the number of its form first (`cli/output_schema.py`)."""
+    from primus_search.cli.output_schema import numbered
+
+    typer.echo(json.dumps(numbered(data) if isinstance(data, dict) else data, indent=2))
 
 
 def discard() -> None:

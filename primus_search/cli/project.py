@@ -1,6 +1,5 @@
 """`primus-search project`: one candidate, its memory tree and its step, part by part."""
 
-import json
 import os
 import shlex
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cli.output import write
+from primus_search.cli.output import print_json, write
 
 if TYPE_CHECKING:
     from primus_search.exploration.ranking_table import RankingTable
@@ -56,7 +55,7 @@ def project(
 
         figures["trace"] = side_by_side(space.job, one, projection, read_trace(against))
     if as_json:
-        typer.echo(json.dumps(figures, indent=2))
+        print_json(figures)
     else:
         _print(space, figures)
 

@@ -16,15 +16,23 @@ from primus_search.base.cores import available_cores
 from primus_search.base.units import GB
 
 
-def schema() -> None:
-    """The JSON schema of a space file.
+def schema(of: str = "space") -> None:
+    """The JSON schema of a space file, or of what a command prints with --json: `schema run`.
 
     Save it and point your editor at it: `# yaml-language-server: $schema=space.schema.json` as the first line of a
-    space file completes keys and values and checks them as you type.
+    space file completes keys and values and checks them as you type. `schema run` is that of run.json, too.
     """
+    from primus_search.base.errors import InputError, Problem
+    from primus_search.cli.output_schema import commands, output_schema
+    from primus_search.declare.source import did_you_mean
     from primus_search.declare.space_schema import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    known = ("space", *commands())
+    if of not in known:
+        raise InputError(
+            [Problem(f"schema {of[:40]}", f"has none{did_you_mean(of, known)} - known: {', '.join(known)}")]
+        )
+    typer.echo(json.dumps(json_schema() if of == "space" else output_schema(of), indent=2))
 
 
 def words(word: str = "") -> None:

@@ -1,6 +1,5 @@
 """`primus-search tune SPACE --launch CMD`: search, run what tells most, learn from its log, and again."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cli import overrides
-from primus_search.cli.output import must_be_folder
+from primus_search.cli.output import must_be_folder, print_json
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -116,4 +115,4 @@ def _print(found: "Tuned", out: Path, as_json: bool) -> None:
         return
     figures = {"expected_regret": found.regret, "trials": [asdict(one) for one in found.outcomes]}
     figures["best"] = asdict(found.best) if found.best else None
-    typer.echo(json.dumps(figures, indent=2))
+    print_json(figures)

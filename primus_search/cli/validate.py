@@ -1,6 +1,5 @@
 """`primus-search validate CSV`: projections against measured training runs, and the error per group."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from primus_search.base.guards.values import finite
+from primus_search.cli.output import print_json
 
 if TYPE_CHECKING:
     from primus_search.runs.validate.score_runs import Validation
@@ -32,7 +32,7 @@ def show(outcome: "Validation", title: str, as_json: bool, html: Path | None) ->
     if html is not None:
         write(html, errors_page(title, figures), "--html")
     if as_json:
-        typer.echo(json.dumps(finite(figures), indent=2))
+        print_json(finite(figures))
     else:
         _print(figures, outcome)
 
