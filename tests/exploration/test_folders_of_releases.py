@@ -19,7 +19,7 @@ from primus_search import load_space
 from primus_search.base.errors import InputError
 from primus_search.base.version import __version__
 from primus_search.cli import app
-from primus_search.declare.search_path import FileKind, names
+from primus_search.declare.search_path import FileKind, Snapshot, names
 from primus_search.exploration.run_folder import resolved, saved_run
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, read_resolved, resolved_bytes
@@ -201,3 +201,15 @@ def test_an_answer_of_another_version_with_further_keys_is_read(tmp_path: Path) 
     run = SavedRun.open(with_facts(folder, answer=answer))
     assert run.rank_named("A") == 1
     assert replace(run.answer) == run.answer
+
+
+def test_own_runs_of_a_learned_stack_are_those_that_the_folder_keeps(tmp_path: Path) -> None:
+    run = SavedRun.open(unpacked("0.2.0", tmp_path))
+    gone = "/gone/mine.runs.parquet"
+    run.__dict__["inputs"] = Snapshot(
+        texts={gone: b""}, source="/s.yaml", roots=(), sites="/s", folder=tmp_path / "inputs"
+    )
+    choice = run.space.clusters[0]
+    stack = replace(choice.cluster.stack, runs_file=gone)
+    space = replace(run.space, clusters=(replace(choice, cluster=replace(choice.cluster, stack=stack)),))
+    assert run._with_kept_runs(space).cluster.stack.runs_file == str(tmp_path / "inputs/gone/mine.runs.parquet")
