@@ -1,6 +1,5 @@
 """`primus-search project`: one candidate, its memory tree and its step, part by part."""
 
-import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -30,12 +29,12 @@ def project(
     """
     if recipe:
         file = _recipe(recipe)
-    os.environ.update({str(i): word for i, word in enumerate(shlex.split(arguments), start=1)})
     if row:
         space, one = _of_row(row)
         notes, not_modelled = list(space.notes), None
     else:
-        space, one, notes, not_modelled = _of_options(file, model, hardware, nodes, sets, stack, ignore, framework)
+        given = (file, model, hardware, nodes, sets, stack, ignore, framework, arguments)
+        space, one, notes, not_modelled = _of_options(*given)
     import numpy as np
 
     from primus_search.exploration.neighbours import Evaluator
@@ -62,7 +61,7 @@ def project(
 
 def _of_options(
     file: Path | None, model: str, hardware: str, nodes: int, sets: list[str] | None, stack: str | None,
-    ignore: list[str] | None, framework: str,
+    ignore: list[str] | None, framework: str, arguments: str,
 ) -> "tuple[Space, Candidates, list[str], list[str] | None]":  # fmt: skip
     """The one candidate that options or an experiment describe, notes on it, what of the file is not modelled."""
     from primus_search.space import Enumerator
@@ -72,7 +71,7 @@ def _of_options(
     if file is not None:
         from primus_search.export.experiment_space import space_of, start
 
-        experiment = start(file, hardware, nodes, model)
+        experiment = start(file, hardware, nodes, model, shlex.split(arguments))
         space = space_of(experiment, given, stack, framework)
         notes, not_modelled = list(experiment.notes), list(experiment.experiment.not_modelled)
     else:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
-from primus_search.base.guards.values import guarded, unguarded
+from primus_search.base.guards.values import finite_number, guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
 from primus_search.cost.confidence.switch_evidence import family
 from primus_search.declare.evidence_files import load_switches
@@ -316,11 +316,8 @@ class _Row:
             if math.isnan(default):
                 raise ValueError(f"{column} is missing")
             return default
-        try:
-            value = float(self.cells[column])
-        except (TypeError, ValueError):
-            value = -1.0
-        if not 0.0 <= value < math.inf:
+        value = finite_number(self.cells[column])
+        if value is None or value < 0.0:
             raise ValueError(f"{column} {self.cells[column]!r} is not a number of at least 0")
         return value
 

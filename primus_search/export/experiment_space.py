@@ -1,7 +1,7 @@
 """An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,23 +33,24 @@ class Start:
     notes: tuple[str, ...] = ()
 
 
-def start(path: Path, hardware: str, nodes: int, model: str = "") -> Start:
+def start(path: Path, hardware: str, nodes: int, model: str = "", arguments: Sequence[str] = ()) -> Start:
     """The experiment of a file on `nodes` nodes of some hardware, as far as they are named.
 
     Hardware left out is the one that a folder of the path is called after (MI355X); nodes left out are those the file
-    starts, else the fewest that its degrees fill. Raises `InputError` where neither says.
+    starts, else the fewest that its degrees fill. `arguments`: what a script is started with. Raises `InputError`
+    where neither says.
     """
     name = hardware or _hardware_of(path)
     gpus = load_hardware(name).network.gpus_per_node
     loaded = load_model(model) if model else None
-    experiment = read_job(path, max(nodes, 1) * gpus, loaded)
+    experiment = read_job(path, max(nodes, 1) * gpus, loaded, arguments)
     framework = experiment.framework
     notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
     if nodes == 0 and experiment.world:
         nodes = max(experiment.world // gpus, 1)
     elif nodes == 0:
         nodes = fewest_nodes(experiment.row, gpus)
-        experiment = read_job(path, nodes * gpus, loaded)  # batch and shard group follow from the world
+        experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world
         notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
     notes += [f"assumed {text}" for text in experiment.assumed]
     if experiment.model is None:

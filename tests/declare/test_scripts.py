@@ -1,6 +1,7 @@
 """Shell scripts as people write them: arrays, defaults, positional parameters, branches and quoted words."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -210,8 +211,11 @@ def test_what_a_script_is_started_with_is_given_by_an_option(tmp_path: Path) -> 
         "70B 8 3 4 5 6 7 8 9 full",
     ]
     given.append("--json")
-    result = CliRunner().invoke(app, ["project", *given], env={str(i): "" for i in range(1, 11)})
+    before = dict(os.environ)
+    result = CliRunner().invoke(app, ["project", *given])
     assert json.loads(result.stdout)["candidate"]["tp"] == 8, result.output
+    assert dict(os.environ) == before
+    assert start(Path(given[0]), "h100", 8, arguments=given[6].split()).experiment.row["tp"] == 8
 
 
 @pytest.mark.parametrize(("extra", "rows"), [(2400, 102400), (467, 129280), (0, 163840)])

@@ -1,9 +1,11 @@
-"""Physically possible ranges of the numbers of hardware and stack files, by field name; numbers as JSON has them.
+"""Physically possible ranges of the numbers of hardware and stack files, by field name; numbers as JSON has them, and
+as other programs print them.
 
 Files and overrides (`--set hardware.nic_GBps=...`, hardware axes) pass the same check, in base units.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +56,24 @@ def finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): finite(inner) for key, inner in value.items()}
     return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+_COUNT = re.compile(r"\d{1,18}")
+"""A count that 64 bits hold. `str.isdigit` takes superscripts, and `int` raises for more than some thousand digits."""
+
+
+def whole_number(text: str) -> int | None:
+    """The count that a text stands for; None where it is none, or one that no run has."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def finite_number(value: Any) -> float | None:
+    """A number, or a text that is one; None for anything else, and for what is beyond every rate, size and time."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if number == 0.0 or 1.0 / LARGEST <= abs(number) <= LARGEST else None
 
 
 MAX_NAME = 200

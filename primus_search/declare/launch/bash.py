@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.launch.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
 from primus_search.declare.launch.shell_variables import MARK, UNSET, Variables
 
@@ -65,14 +66,11 @@ def followed(
 ) -> "Script":
     """A script followed to its end; `choices` answer its tests by where they stand.
 
-    An `exit` behind a guess says that the guess is wrong: it is turned. Arguments of the script are variables with
-    numbers for names.
+    An `exit` behind a guess says that the guess is wrong: it is turned.
     """
-    given = sorted((name for name in environ if name.isdecimal() and environ[name]), key=int)
     environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
     while True:
         script = Script(text, environ, folder, choices)
-        script.variables.arguments = [environ[name] for name in given]
         try:
             script.follow(text)
         except RecursionError:
@@ -272,8 +270,8 @@ class Script:
         if name == "eval":
             return self.follow(" ".join(rest))
         if name == "shift":
-            count = self.variables.number(rest[0]) if rest else "1"
-            self.variables.arguments = self.variables.arguments[int(count) if count.isdecimal() else 1 :]
+            count = whole_number(self.variables.number(rest[0])) if rest else 1
+            self.variables.arguments = self.variables.arguments[1 if count is None else count :]
         elif "--" in rest and name == "set":
             self.variables.arguments = rest[rest.index("--") + 1 :]
         elif name == "unset":
@@ -466,6 +464,6 @@ def slurm(text: str) -> dict[str, str]:
     gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
     given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
              "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1]}  # fmt: skip
-    found = {f"SLURM_{name}": value for name, value in given.items() if value and value.isdecimal()}
+    found = {f"SLURM_{name}": value for name, value in given.items() if value and whole_number(value)}
     alias = {"SLURM_JOB_NUM_NODES": "SLURM_NNODES", "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE"}
     return found | {name: found[one] for name, one in alias.items() if one in found}

@@ -14,13 +14,14 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.families.megatron_hybrid import PATTERNS
 from primus_search.declare.fields import key_table, known_keys
 from primus_search.declare.framework_files import load_framework
@@ -55,11 +56,13 @@ def is_experiment(path: Path) -> bool:
         return False
 
 
-def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
+def read_experiment(
+    path: Path, world: int = 0, model: Model | None = None, arguments: Sequence[str] = ()
+) -> Experiment:
     """The experiment in a file, started on `world` GPUs where the file does not say how many.
 
-    `model` stands in for the one of the file. The name of a recipe of Megatron-Bridge stands for a file. Raises
-    `InputError` where the file is none, or sets what cannot be read.
+    `model` stands in for the one of the file; `arguments` are those that a script is started with. The name of a recipe
+    of Megatron-Bridge stands for a file. Raises `InputError` where the file is none, or sets what cannot be read.
     """
     if is_recipe(path):
         return _recipe(path, world, model, path.name)
@@ -68,8 +71,9 @@ def read_experiment(path: Path, world: int = 0, model: Model | None = None) -> E
     if reader is None:
         known = "a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
         raise InputError([Problem(shown(path), f"is no experiment: expected {known}")])
+    started = f"set -- {shlex.join(arguments)}; " if arguments else ""  # in the first line: numbers of lines stay
     with readable(shown(path)):
-        return reader(path, text, world, model)
+        return reader(path, started + text, world, model)
 
 
 def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None], Experiment] | None:
@@ -187,7 +191,7 @@ def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | No
 
 
 def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:
-    started = int(given[megatron.WORLD]) if str(given.get(megatron.WORLD, "")).isdecimal() else 0
+    started = whole_number(str(given.get(megatron.WORLD, ""))) or 0
     return of_settings(path, load_framework("megatron"), given, started or world, model, started, is_whole=is_whole)
 
 
@@ -407,11 +411,12 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
     sizes.setdefault("untie_embeddings_and_output_weights", False)
     sizes.setdefault("swiglu", False)
     sizes["add_bias_linear"] = not found.get("disable_bias_linear") and sizes.get("add_bias_linear") is not False
-    if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
-        sizes["vocab_size"] = int(sizes["vocab_size"]) + 1
-    if isinstance(window := sizes.get("window_size"), str):
-        sizes["window_size"] = [int(part) for part in window.strip("()").split(",")]
     try:
+        with readable(shown(path)):
+            if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
+                sizes["vocab_size"] = whole("vocab_size", sizes["vocab_size"]) + 1
+            if isinstance(window := sizes.get("window_size"), str):
+                sizes["window_size"] = [whole("window_size", part.strip()) for part in window.strip("()").split(",")]
         return from_document(Document(shown(path), sizes), path), ()
     except InputError as error:
         return None, error.problems

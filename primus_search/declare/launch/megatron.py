@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.declare.fields import known_keys
 from primus_search.declare.launch import bash
@@ -328,7 +329,7 @@ _SIZES = (
 def world_of(words: list[str], header: Mapping[str, str]) -> int:
     """GPUs that a command starts by its launcher, else by the header of its Slurm script; 0 where neither says."""
     pairs = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = {word: value for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if value.isdecimal()}
+    given = {word: value for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if whole_number(value)}
     for nodes, each in _SIZES:
         per = next((int(given[one]) for one in each if one in given), 0)
         many = next((int(given[one]) for one in nodes if one in given), 0)

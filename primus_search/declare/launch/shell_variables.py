@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.launch.shell_syntax import DEEPEST, LONGEST, behind, closing, tokens
 
 MARK = "\0"
@@ -209,8 +210,8 @@ class Variables:
             return value
         if cut := re.match(r":(?![-=+?])([^:]{1,80})(?::(.{1,80}))?$", rest):
             begin, count = self.number(cut[1]), self.number(cut[2]) if cut[2] else ""
-            part = value[int(begin) if begin.lstrip("-").isdecimal() else 0 :]
-            return part[: int(count)] if count.lstrip("-").isdecimal() else part
+            part = value[_signed(begin) or 0 :]
+            return part[: _signed(count)]
         if trimmed := re.match(r"##?|%%?", rest):
             return _trimmed(value, self.text(rest[trimmed.end() :]), trimmed[0])
         if rest[0] == "/":
@@ -221,7 +222,7 @@ class Variables:
 
     def value(self, name: str) -> str:
         """The value of a variable, an argument or a special parameter; without one its marked name."""
-        if name.isdecimal() and name != "0" and int(name) <= len(self.arguments):
+        if 0 < (whole_number(name) or 0) <= len(self.arguments):
             return self.arguments[int(name) - 1]
         if name.isdecimal() and self.depth > 1:
             return ""
@@ -252,6 +253,12 @@ class Variables:
             return str(int(_calculated(ast.parse(python.strip(), mode="eval").body)))
         except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
             return ""
+
+
+def _signed(text: str) -> int | None:
+    """A whole number with its sign; None where it is none."""
+    number = whole_number(text.removeprefix("-"))
+    return -number if number and text.startswith("-") else number
 
 
 def _calculated(node: ast.expr) -> int:

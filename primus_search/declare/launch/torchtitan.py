@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.fields import key_table
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.launch.contract import whole, words_of
@@ -79,8 +80,8 @@ def _recompute(framework: Framework, found: Settings, model: Model | None, stage
         return {"recompute": "op_sac"}
     if mode == "selective" and option in ("0", "1"):
         return {"recompute": "full"}
-    if mode == "selective" and option.isdecimal() and model is not None:
-        layers = model.num_layers // stages // int(option)
+    if mode == "selective" and (every := whole_number(option)) and model is not None:
+        layers = model.num_layers // stages // every
         block = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
         return block if layers else {"recompute": "none"}
     if mode in ("none", "full"):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.framework_files import load_framework
 from primus_search.declare.hardware_files import Hardware, load_cluster, load_hardware
 from primus_search.declare.launch import experiments
@@ -129,18 +130,19 @@ def with_assumptions(reading: LogReading) -> LogReading:
     return replace(reading, assumed=assumed)
 
 
-def read_job(path: Path, world: int = 0, model: Model | None = None) -> Experiment:
+def read_job(path: Path, world: int = 0, model: Model | None = None, arguments: Sequence[str] = ()) -> Experiment:
     """The job of a launch file or of a log, whatever it is: `read_experiment` for files, `learn`'s reading for logs.
 
+    `arguments`: what a script is started with.
     Raises `InputError` where it is neither.
     """
     if path.suffix not in LAUNCH_SUFFIXES and not experiments.is_recipe(path):
         try:
             reading = read_log(path)
         except InputError:
-            return experiments.read_experiment(path, world, model)
+            return experiments.read_experiment(path, world, model, arguments)
         return logged_job(reading, world, model)
-    return experiments.read_experiment(path, world, model)
+    return experiments.read_experiment(path, world, model, arguments)
 
 
 def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) -> Experiment:
@@ -213,7 +215,8 @@ def printed_value(text: Any) -> Any:
         return words[text.lower()]
     if text.startswith("[") and text.endswith("]"):
         return [part.strip(" '\"") for part in text.strip("[]").split(",") if part.strip()]
-    return int(text) if text.isdigit() else text
+    number = whole_number(text)
+    return text if number is None else number
 
 
 def _known(reading: LogReading, name: str, default: int | None = None) -> Any:

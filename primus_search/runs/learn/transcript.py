@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from primus_search.base.guards.values import finite_number
 from primus_search.runs.learn.logs import table
 from primus_search.runs.learn.reading import Assumption, Death, LogReading, MemoryKind, Steady, StepLine, steady
 
@@ -208,7 +209,7 @@ def clock_s(text: str) -> float | None:
     if found is None:
         return None
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds
+    return finite_number(((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds)
 
 
 def gpus_of_batch(batch: int | None, micro: int | None, accumulation: int | None) -> int | None:
@@ -345,7 +346,9 @@ class LineRow:
         timed = [name for name in ("s", "ms") if name in self.patterns] or ["rate", "samples"]
         if "iteration" not in found or not any(name in found for name in timed):
             return {}
-        return {name: float(_value(match.groups()).replace(",", "")) for name, match in found.items()}
+        read = {name: finite_number(_value(match.groups()).replace(",", "")) for name, match in found.items()}
+        known = {name: number for name, number in read.items() if number is not None}
+        return known if len(known) == len(read) else {}
 
 
 LINES = ("facts", "steps", "peaks")
@@ -404,7 +407,7 @@ class LogTable:
         for row in self.peaks:
             for found in row.matches(line):
                 kind, size = (row.kind, found[1]) if row.kind else (found[1], found[2])
-                seen.peak(KINDS[kind], float(size) * UNITS[row.unit])
+                seen.peak(KINDS[kind], (finite_number(size) or 0.0) * UNITS[row.unit])
         for row in self.steps:
             if (row.is_preferred or PREFERRED not in seen.scratch) and (numbers := row.numbers(line)):
                 _add_step(seen, row, line, numbers)

@@ -6,7 +6,6 @@ vendor after a path means the runs of that vendor's devices alone.
 
 import csv
 import io
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.base.guards.values import finite_number
 from primus_search.runs import rules
 from primus_search.runs.rules import NO_FACTS, Facts, first, vocabulary
 
@@ -251,8 +251,4 @@ def _number(text: str) -> float | None:
     word = text.strip().lower().removesuffix("%").replace(",", "").replace("_", "")
     if word in _YES_NO:
         return _YES_NO[word]
-    try:
-        value = float(word)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
+    return finite_number(word)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
+from primus_search.base.guards.values import finite_number
 from primus_search.runs.learn import transcript
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine, steady
@@ -32,7 +34,7 @@ def observe(seen: Transcript, line: str) -> None:
         return
     summary = _SUMMARY.search(line) if "'train_runtime'" in line else None
     if summary and not seen.steps:  # a log without its progress bar
-        runtime, rate = (float(number) for number in summary.groups())
+        runtime, rate = (finite_number(number) or 0.0 for number in summary.groups())
         if runtime * rate >= FEWEST_STEPS and rate >= SLOWEST_RATE:
             seen.scratch["mean_step_s"] = 1.0 / rate
             seen.add_step(StepLine(iteration=round(runtime * rate), seconds=1.0 / rate))
@@ -51,16 +53,16 @@ def _observe_record(seen: Transcript, line: str) -> None:
     if not isinstance(record, dict):
         return
     steps = next((record[name] for name in _STEPS if name in record), "")
-    step = str(steps).split("/")[0]
+    step = finite_number(str(steps).split("/")[0])
     elapsed = transcript.clock_s(str(record.get("elapsed_time", "")))
-    peak, rate = record.get("memory(GiB)"), record.get("tokens_per_gpu_per_sec")
-    if isinstance(peak, int | float):
-        seen.peak(MemoryKind.RESERVED, float(peak) * transcript.GIB)
-    per_gpu, overall = rate, record.get("tokens_global_per_sec")
-    if isinstance(per_gpu, int | float) and isinstance(overall, int | float) and per_gpu > 0:
-        seen.scratch.setdefault("gpus", []).append(overall / per_gpu)
-    if step.isdigit():
-        transcript.observe_progress(seen, int(step), elapsed, float(rate) if isinstance(rate, int | float) else None)
+    names = ("memory(GiB)", "tokens_per_gpu_per_sec", "tokens_global_per_sec")
+    peak, rate, overall = (finite_number(record.get(name)) for name in names)
+    if peak is not None:
+        seen.peak(MemoryKind.RESERVED, peak * transcript.GIB)
+    if rate and overall is not None and rate > 0:
+        seen.scratch.setdefault("gpus", []).append(overall / rate)
+    if step is not None and step >= 0:
+        transcript.observe_progress(seen, int(step), elapsed, rate)
 
 
 def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
@@ -103,9 +105,9 @@ def owns(path: Path, head: bytes) -> bool:
 def read(path: Path) -> LogReading:
     """A `trainer_state.json`: it keeps no times of steps, only the run's mean at the end (last log record)."""
     try:
-        state = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        state = json.loads(read_bytes(path, most=MAX_TABLE_BYTES).decode(errors="replace"))
         history = [record for record in state["log_history"] if isinstance(record, dict)]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise refuse(path, f"is no trainer_state.json: {error!r}") from error
     seen = Transcript(source=str(path))
     known = [seconds for record in history if (seconds := _mean_step_s(record)) is not None]
@@ -119,10 +121,11 @@ def read(path: Path) -> LogReading:
 
 def _mean_step_s(record: dict[str, Any]) -> float | None:
     """Seconds of a step by a run's last record: its runtime over its steps, or the rate, which has three digits."""
-    rate, runtime, steps = (record.get(name) for name in ("train_steps_per_second", "train_runtime", "step"))
-    if not isinstance(rate, int | float) or rate <= 0:
+    names = ("train_steps_per_second", "train_runtime", "step")
+    rate, runtime, steps = (finite_number(record.get(name)) or 0.0 for name in names)
+    if rate <= 0:
         return None
-    if not isinstance(runtime, int | float) or not isinstance(steps, int) or runtime <= 0 or steps <= 0:
+    if runtime <= 0 or steps <= 0:
         return 1.0 / rate
     is_whole_run = abs(runtime * rate - steps) <= RATE_ROUNDING * runtime + 1.0
-    return float(runtime) / steps if is_whole_run else 1.0 / rate
+    return runtime / steps if is_whole_run else 1.0 / rate

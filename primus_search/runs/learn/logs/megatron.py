@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.fields import known_keys
 from primus_search.declare.launch.megatron import model_keys
 from primus_search.declare.megatron_yaml import setting_keys
@@ -64,7 +65,8 @@ def model_facts(seen: Transcript) -> dict[str, Any]:
     for name in MODEL_ARGUMENTS:
         text = seen.text(name, "flag:" + name)
         if text is not None and text != NO_EXPERTS:
-            facts[name] = int(text) if text.isdigit() else text
+            number = whole_number(text)
+            facts[name] = text if number is None else number
     if facts.get("num_query_groups", 0) and "group_query_attention" not in facts:
         facts["group_query_attention"] = "True"
     return facts
@@ -143,7 +145,7 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
         if value is not None and (value == note["is"] if "is" in note else value != note["unless"]):
             seen.note(note["note"])
     facts, assumed = megatron_facts(seen)
-    ranks = {int(name.removeprefix("rank:")) for name in seen.facts if name.startswith("rank:")}
+    ranks = {whole_number(name.removeprefix("rank:")) for name in seen.facts if name.startswith("rank:")}
     if facts["gpus"] is None and len(ranks) > 1 and ranks == set(range(len(ranks))):
         because = f"{len(ranks)} local ranks print their configuration; the world size is not printed"
         assumed["gpus"] = Assumption(value=len(ranks), because=because)

@@ -1,14 +1,15 @@
 """MLPerf's `:::MLLOG` lines of language-model training: step times, or blocks between evaluations."""
 
 import json
-import math
 import re
 from typing import Any
 
+from primus_search.base.guards.values import finite_number, whole_number
 from primus_search.runs.learn.reading import LogReading, StepLine
 from primus_search.runs.learn.transcript import PREFERRED, LogTable, Transcript, conclude, product
 from primus_search.values.knobs.values import PARALLEL
 
+PARSED: dict[str, Any] = {"parse_int": whole_number, "parse_float": finite_number}
 _RECORD = re.compile(r"\A(?>.*?:::MLLOG )(\{.*\})")
 _SYSTEM = re.compile(r"\"(number_of_nodes|accelerators_per_node|accelerator_model_name)\"\s*:\s*\"([^\"]*)\"")
 TOKEN_COUNTED = ("gpt3",)
@@ -21,7 +22,7 @@ def observe(seen: Transcript, line: str) -> None:
         seen.facts.update(dict(_SYSTEM.findall(line)))
     found = _RECORD.search(line) if ":::MLLOG" in line else None
     try:
-        record = json.loads(found[1], parse_constant=lambda _: None, parse_float=_finite) if found else {}
+        record = json.loads(found[1], parse_constant=lambda _: None, **PARSED) if found else {}
     except (ValueError, RecursionError):
         return
     if not isinstance(record, dict):
@@ -34,11 +35,6 @@ def observe(seen: Transcript, line: str) -> None:
         _observe_block(seen, key, record.get("time_ms"), more)
     elif isinstance(key, str) and isinstance(value, str | int | float) and not key.startswith("eval"):
         seen.facts[key] = str(value)
-
-
-def _finite(text: str) -> float | None:
-    value = float(text)
-    return value if math.isfinite(value) else None
 
 
 def _observe_stats(seen: Transcript, value: dict[str, Any], more: dict[str, Any]) -> None:

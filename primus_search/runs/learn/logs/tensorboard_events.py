@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.guards.values import finite_number
 from primus_search.runs.learn.logs.megatron import SETTING_ARGUMENTS, megatron_facts
 from primus_search.runs.learn.readers import refuse
 from primus_search.runs.learn.reading import LogReading, MemoryKind, StepLine
@@ -55,18 +56,20 @@ def read(path: Path) -> LogReading:
     batch: int | None = None
     for event in _events(path):
         for value in event.summary.value:
-            number = value.simple_value
+            number = finite_number(value.simple_value)
             if value.tag.endswith(_TEXT_SUFFIX) and value.tensor.string_val:
                 seen.facts[value.tag.removesuffix(_TEXT_SUFFIX)] = value.tensor.string_val[0].decode(errors="replace")
+            elif number is None:
+                continue
             elif value.tag == "batch-size":
                 batch = int(number)
             elif value.tag in _MEMORY_TAGS:
                 kind, unit = _MEMORY_TAGS[value.tag]
-                seen.peak(kind, float(number) * unit)
+                seen.peak(kind, number * unit)
             elif value.tag == "world-size":
                 seen.facts["line:world"] = str(int(number))
             elif value.tag in TIME_TAGS:
-                seen.add_step(StepLine(iteration=event.step, seconds=float(number), shape=(batch,)))
+                seen.add_step(StepLine(iteration=event.step, seconds=number, shape=(batch,)))
             elif value.tag in LOSS_TAGS:
                 losses.append((event.step, event.wall_time))
     if not seen.steps:

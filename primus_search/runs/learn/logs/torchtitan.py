@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from primus_search.base.guards.values import whole_number
 from primus_search.declare.launch.torchtitan import setting_keys
 from primus_search.runs.learn.reading import Assumption, LogReading
 from primus_search.runs.learn.transcript import LogTable, Transcript, conclude, product
@@ -27,11 +28,12 @@ def observe(seen: Transcript, line: str) -> None:
         return
     names = [name.strip(" '\"") for name in old[1].split(",") if name.strip()]
     sizes = [size.strip() for size in old[2].split(",") if size.strip()]
-    if len(names) == len(sizes) and all(size.isdigit() for size in sizes):
+    counts = [whole_number(size) for size in sizes]
+    if len(names) == len(sizes) and None not in counts:
         found = dict.fromkeys(("pp", "cp", "tp"), "1") | dict(zip(names, sizes, strict=True))
         kept = {name: found.get(name, "") for name in ("pp", "cp", "tp", "dp_shard_in_ep")}
         seen.facts |= {"mesh:" + name: size for name, size in kept.items()}
-        seen.facts["mesh:world"] = str(product(*(int(size) for size in sizes)))
+        seen.facts["mesh:world"] = str(product(*counts))
 
 
 def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
