@@ -3,6 +3,7 @@
 Exit codes of the command line follow the type: `InputError` is 2, `NothingFits` is 3.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,21 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
+MOST_PROBLEMS, MOST_ALIKE = 40, 10
+"""Problems that a message has line by line, and those among them that say the same of several places; a longer message
+is of a file of another kind."""
+MOST_CHARACTERS = 3000
+"""Characters of one problem: the longest list of known names has two thirds of them."""
+
+
+def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A text of at most about so many characters: of a longer one the beginning and the end."""
+    if len(text) <= most:
+        return text
+    head, tail = 2 * most // 3, most // 3
+    return f"{text[:head]} ... ({len(text) - head - tail:,} characters left out) ... {text[-tail:]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with one place of an input: `where: what`.
@@ -30,7 +46,7 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
-        return printable(f"{self.where}: {self.what}")
+        return printable(f"{shortened(self.where)}: {shortened(self.what)}")
 
 
 class InputError(PrimusSearchError):
@@ -40,7 +56,14 @@ class InputError(PrimusSearchError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        alike = Counter[str]()
+        lines = list[str]()
+        for problem in self.problems:
+            alike[problem.what] += 1
+            if alike[problem.what] <= MOST_ALIKE and len(lines) < MOST_PROBLEMS:
+                lines.append(str(problem))
+        left = len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, *([f"and {left:,} more problems"] if left else [])]))
 
     def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Problem, ...]]]:
         # Exceptions cross process borders in Ray; the default would hand the joined message to __init__.

@@ -171,7 +171,7 @@ class Fields:
         names = list(known)
         for key in self.entries:
             if key not in names:
-                self.problem(key, f"unknown key{did_you_mean(key, names)}")
+                self.problem(key, f"unknown key{did_you_mean(key, names, self.problems)}")
 
 
 def layer_pattern(text: str) -> tuple[int, ...]:

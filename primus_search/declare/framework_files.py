@@ -94,7 +94,8 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     data, problems = document.data, list[Problem]()
     if not isinstance(data, dict):
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
-    problems += [document.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}") for key in data if key not in _KEYS]
+    for key in [key for key in data if key not in _KEYS]:
+        problems.append(document.problem((key,), f"unknown key{did_you_mean(key, _KEYS, problems)}"))
     base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
     releases = tuple(map(str, data.get("releases", base.releases)))
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
@@ -170,7 +171,8 @@ class _Reader:
         allowed = [field.name for field in fields(cls)]
         for key in one:
             if key not in allowed:
-                self._problems.append(self._document.problem((*keys, key), f"unknown key{did_you_mean(key, allowed)}"))
+                what = f"unknown key{did_you_mean(key, allowed, self._problems)}"
+                self._problems.append(self._document.problem((*keys, key), what))
         if not one.get("source"):
             self._problems.append(self._document.problem(keys, "names no source: the framework's file and release"))
         try:

@@ -225,7 +225,7 @@ def _parse(document: Document, path: Path) -> Hardware:
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
     for key in data:
         if key not in _KEYS:
-            reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS)}")
+            reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS, reading.problems)}")
     words = {key: _word(reading, data, key) for key in _WORDS}
     price = leaf(float, data[_PRICE], (_PRICE,), 1.0, reading) if _PRICE in data else None
     parts: dict[str, Any] = {}

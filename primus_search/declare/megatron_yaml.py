@@ -155,7 +155,8 @@ class _Chain:
         module: Keys = ("modules", given[0] if given else TRAINERS[0])
         for key in trainer:
             if key not in TRAINER_KEYS:
-                what = f"unknown key '{key}'{did_you_mean(key, TRAINER_KEYS)} - known: {', '.join(TRAINER_KEYS)}"
+                near = did_you_mean(key, TRAINER_KEYS, self.problems)
+                what = f"unknown key '{key}'{near} - known: {', '.join(TRAINER_KEYS)}"
                 self.problems.append(document.problem((*module, key), what))
         if "model" not in trainer:
             what = f"expected modules.{TRAINERS[0]}.model, the model file of the experiment"

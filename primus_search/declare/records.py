@@ -70,7 +70,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
         if key in fields:
             name, factor = key, 1.0
         if name not in fields or key not in (name, *units.yaml_keys(name)):
-            reading.problem((*keys, key), f"unknown key{did_you_mean(key, allowed)}")
+            reading.problem((*keys, key), f"unknown key{did_you_mean(key, allowed, reading.problems)}")
         elif name in filled:
             reading.problem((*keys, key), f"is the same quantity as '{filled[name]}'; keep one")
         else:
@@ -128,7 +128,8 @@ def leaf(hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> An
     if isinstance(raw, dict):
         for key in raw:
             if key not in ("value", "source"):
-                reading.problem((*keys, key), f"unknown key{did_you_mean(key, ('value', 'source'))}")
+                near = did_you_mean(key, ("value", "source"), reading.problems)
+                reading.problem((*keys, key), f"unknown key{near}")
         if "value" not in raw:
             reading.problem(keys, 'missing value: write {value: ..., source: "..."}')
             return None

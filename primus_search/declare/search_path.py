@@ -62,6 +62,7 @@ class FileKind(Enum):
     STACK_BASE = ("hardware/stacks/bases", "base of software stacks")
     FRAMEWORK = ("hardware/frameworks", "framework")
     SPACE = ("spaces", "space file")
+    SWEEP = ("sweeps", "nightly sweep")
 
     def __init__(self, folder: str, noun: str) -> None:
         self.folder, self.noun = folder, noun

@@ -13,7 +13,7 @@ an overwrite.
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -98,11 +98,18 @@ def json_path(keys: Keys) -> str:
     return text
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+MOST_HINTS = 20
+"""Problems of one file before names are no longer compared, which takes longer than all the rest."""
+
+
+def did_you_mean(given: str, known: Iterable[str], after: Sized = ()) -> str:
     """`; did you mean 'objective'?` for the nearest known name, or the empty string if none is near.
 
-    Case and the signs between words do not count: `Mixtral-8x22B` is near `mixtral_8x22b`.
+    Case and the signs between words do not count: `Mixtral-8x22B` is near `mixtral_8x22b`. `after`: what the file has
+    wrong already; behind so many problems nothing is near.
     """
+    if len(after) >= MOST_HINTS:
+        return ""
     by_bare: dict[str, str] = {}
     for name in known:
         by_bare.setdefault(_bare(name), name)

@@ -330,7 +330,9 @@ class _Assembly:
             elif key in AXIS:
                 written[key] = reader.axis(AXIS[key], raw, keys)
             else:
-                reader.problem(keys, f"unknown axis{did_you_mean(key, AXIS)} - allowed: {', '.join(AXIS)}")
+                reader.problem(
+                    keys, f"unknown axis{did_you_mean(key, AXIS, reader.problems)} - allowed: {', '.join(AXIS)}"
+                )
         for name, items in reader.implied.items():
             if name in written:
                 reader.problem(("space", name), "is given twice: here and inside another axis; keep one")

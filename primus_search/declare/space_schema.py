@@ -15,7 +15,7 @@ about it points at the flag or variable, and the run can record what won.
 import ast
 import copy
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -217,7 +217,11 @@ def _problems(document: Document, error: ValidationError) -> list[Problem]:
         found.setdefault(_path(detail["loc"]), []).append(dict(detail))
     # A list with a bad item is also no number, which is what another branch of the union asks for.
     inner = {keys[:-1] for keys in found}
-    return [document.problem(keys, _sentence(keys, details)) for keys, details in found.items() if keys not in inner]
+    problems: list[Problem] = []
+    for keys, details in found.items():
+        if keys not in inner:
+            problems.append(document.problem(keys, _sentence(keys, details, problems)))
+    return problems
 
 
 _BRANCHES = ("str", "int", "list[str]", "list[int]")
@@ -247,9 +251,9 @@ _SECTIONS: Mapping[str, Collection[str]] = {
 """Keys of each section."""
 
 
-def _elsewhere(key: str) -> str:
+def _elsewhere(key: str, after: Sized) -> str:
     """A hint for a key that belongs into another section."""
-    near = ((section, did_you_mean(key, names)) for section, names in _SECTIONS.items())
+    near = ((section, did_you_mean(key, names, after)) for section, names in _SECTIONS.items())
     return next((hint.replace("'", f"'{section}.", 1) for section, hint in near if hint), "")
 
 
@@ -266,14 +270,14 @@ _EXPECTED = {
 _LIMITS = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
 
 
-def _sentence(keys: Keys, details: list[dict[str, Any]]) -> str:
+def _sentence(keys: Keys, details: list[dict[str, Any]], after: Sized) -> str:
     detail = details[-1]
     kind, given, context = detail["type"], detail.get("input"), detail.get("ctx", {})
     if kind == "missing":
         return "missing key; a space needs model, hardware and workload with seq_length and global_batch_size"
     if kind == "extra_forbidden":
         known = _known_keys(keys)
-        hint = did_you_mean(str(keys[-1]), known) or _elsewhere(str(keys[-1]))
+        hint = did_you_mean(str(keys[-1]), known, after) or _elsewhere(str(keys[-1]), after)
         return f"unknown key{hint} - allowed: {', '.join(known)}"
     if kind == "literal_error":
         words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]

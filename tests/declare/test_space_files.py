@@ -1,10 +1,11 @@
 """Space files: what is read from a good one, and the whole message of a bad one."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from primus_search.base.errors import InputError
+from primus_search.base.errors import MOST_PROBLEMS, InputError
 from primus_search.declare import load_space, make_space
 from primus_search.declare.axes import AXIS
 from primus_search.declare.search_path import FileKind, names, title
@@ -330,3 +331,29 @@ def test_auto_is_widened_by_what_a_written_value_needs(framework: str, tmp_path:
         found[optimizer] = {a.name: a.values for a in load_space(path, environ={}).axes}["sharding"]
     assert Sharding.NONE not in found["adam"]
     assert found["dist_muon"] == found["[adam, dist_muon]"] == (*found["adam"], Sharding.NONE)
+
+
+UNKNOWN = "".join(f"{{0}}tensor_parallel_{n}: 1\n" for n in range(20_000))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [UNKNOWN.format(""), MINIMAL + UNKNOWN.format(""), f"{MINIMAL}space:\n{UNKNOWN.format('  ')}",
+     f"{MINIMAL}search:\n{UNKNOWN.format('  ')}"],
+    ids=["alone", "beside", "axes", "search"],
+)  # fmt: skip
+def test_a_file_of_another_kind_is_refused_soon_and_shortly(text: str) -> None:
+    begin = time.process_time()
+    said = message(text)
+    assert time.process_time() - begin < 6.0
+    lines = said.splitlines()
+    assert len(lines) <= MOST_PROBLEMS + 1 and len(said) < 20_000
+    assert lines[-1].startswith("and 19,9") and lines[-1].endswith("more problems")
+
+
+@pytest.mark.parametrize(
+    "line", ["constraints: ['{}']", "name: '{}'", "workload: {{seq_length: '{}'}}", "model: '{}'", "'{}': 1"]
+)
+def test_a_long_value_is_cut_in_the_message(line: str) -> None:
+    for value in ("x" * 200_000, "tp == 1 and " * 15_000):
+        assert len(message(MINIMAL.replace("model: llama3_8b\n", "") + line.format(value))) < 20_000
