@@ -52,6 +52,8 @@ def tune(
     )
     _write_runs(rows, found, out)
     _print(found, out, as_json)
+    if found.best is None:
+        raise typer.Exit(1)
 
 
 def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
@@ -115,4 +117,5 @@ def _print(found: "Tuned", out: Path, as_json: bool) -> None:
         return
     figures = {"expected_regret": found.regret, "trials": [asdict(one) for one in found.outcomes]}
     figures["best"] = asdict(found.best) if found.best else None
+    figures["stopped"] = found.stopped
     print_json(figures)

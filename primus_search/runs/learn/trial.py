@@ -24,7 +24,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.base.guards.interrupts import check
 from primus_search.runs.learn.logged_run import measurement_of, read_files
-from primus_search.runs.learn.readers import lines
+from primus_search.runs.learn.readers import lines, plain
 from primus_search.runs.learn.reading import Death, LogReading
 from primus_search.runs.learn.transcript import Transcript, observe_common
 from primus_search.values.candidates import Candidates
@@ -34,6 +34,9 @@ from primus_search.values.measured_run import Ending, Measurement, PeakKind
 CANDIDATE, PROCESS, LOG, RESULT = "candidate.json", "process.json", "launch.log", "result.json"
 LOOK_S = 0.2
 """Seconds between two looks at a running command."""
+
+LAST_BYTES, LONGEST_REASON = 1 << 16, 300
+"""End of a log in which its last line is looked for, and characters of that line in a reason."""
 
 ENDING_S = 10.0
 """What a command may take to end after it is asked to, before it is killed."""
@@ -217,11 +220,8 @@ def _end(pid: int) -> None:
 def _outcome(folder: Path, early: TrialVerdict | None, code: int, job: Job, table: Candidates, rank: int) -> Outcome:
     """The outcome by the log and the end of a command."""
     readings: Sequence[LogReading] = ()
-    why = "its log has no steady step time"
-    try:
+    with contextlib.suppress(InputError):  # what it printed last says more than what is wrong with it as a log
         readings = read_files([folder]).runs
-    except InputError as error:
-        why = "; ".join(problem.what for problem in error.problems)
     if any(one.died is Death.OUT_OF_MEMORY for one in readings) or (not readings and _ran_out(folder / LOG)):
         return Outcome(rank=rank, verdict=TrialVerdict.OUT_OF_MEMORY, reason="its log says that memory ran out")
     steady = [one for one in readings if one.step_s is not None]
@@ -232,7 +232,17 @@ def _outcome(folder: Path, early: TrialVerdict | None, code: int, job: Job, tabl
         TrialVerdict.HANG: "it printed nothing for too long",
         None: f"it ended with exit code {code}",
     }
+    why = "its log has no steady step time; " if readings else ""
+    last = next((line.strip() for line in reversed(_last_lines(folder / LOG)) if line.strip()), "")
+    why += f"its last line: {last[:LONGEST_REASON]}" if last else "it printed nothing"
     return Outcome(rank=rank, verdict=early or TrialVerdict.FAILED, reason=f"{ends[early]}; {why}")
+
+
+def _last_lines(path: Path) -> list[str]:
+    """The last lines that a command printed, its launcher's own among them."""
+    with path.open("rb") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - LAST_BYTES, 0))
+        return plain(file.read().decode(errors="replace")).splitlines()
 
 
 def _ran_out(path: Path) -> bool:

@@ -5,6 +5,7 @@ All state is in the folder: `search/`, the run folder whose rows are tried; `tri
 the next choice follows from the results alone: a loop that was killed ends as if it had not been.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,11 +76,15 @@ class TrialRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What the loop found. regret: expected of the choice; best: the measured trial with the highest rate."""
+    """What the loop found.
+
+    regret: expected of the choice; best: the measured trial with the highest rate; stopped: why it ended early.
+    """
 
     outcomes: tuple[Outcome, ...]
     regret: float
     best: Outcome | None
+    stopped: str = ""
 
 
 def tune(
@@ -97,16 +102,18 @@ def tune(
 ) -> Tuned:
     """Run up to so many trials, until the expected regret of the choice is below `until`.
 
-    parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes.
+    parallel: trials that are chosen together and run at once; the choice after them knows all of their outcomes. Two
+    trials in a row that fail alike end the loop: what stops them is not their configuration.
     """
     command, outcomes = launch_words(launch), list[Outcome]()
     while True:
         advice = advised(rows, outcomes, seed, max(1, min(parallel, trials - len(outcomes))))
         has_rate = any(one.tokens_per_s_per_gpu for one in outcomes)
-        if len(outcomes) >= trials or not advice.picks or (has_rate and advice.regret <= until):
+        stopped = _failed_alike(outcomes, folder)
+        if len(outcomes) >= trials or not advice.picks or stopped or (has_rate and advice.regret <= until):
             ran = [one for one in outcomes if one.verdict is TrialVerdict.RAN]
             best = max(ran, key=lambda one: one.tokens_per_s_per_gpu or 0.0, default=None)
-            return Tuned(outcomes=tuple(outcomes), regret=advice.regret, best=best)
+            return Tuned(outcomes=tuple(outcomes), regret=advice.regret, best=best, stopped=stopped)
         stop = Event()
         calls = []
         for number, pick in enumerate(advice.picks, start=len(outcomes) + 1):
@@ -119,6 +126,16 @@ def tune(
             ending = f", {rate:,.0f} tokens/s/GPU" if rate else ""
             say(f"trial {len(outcomes)}: rank {outcome.rank} {outcome.verdict}, {outcome.reason}{ending}")
         _keep(rows, folder, outcomes)
+
+
+def _failed_alike(outcomes: Sequence[Outcome], folder: Path) -> str:
+    """Why the loop ends after two trials that failed for the same reason, but for numbers in it; else empty."""
+    same = {(one.verdict, re.sub(r"\d+", "", one.reason)) for one in outcomes[-2:]}
+    if len(outcomes) < 2 or len(same) > 1 or outcomes[-1].verdict not in (TrialVerdict.FAILED, TrialVerdict.HANG):
+        return ""
+    last = len(outcomes)
+    trials = f"{folder / TRIALS}/{last - 1:03d} and {last:03d}"
+    return f"two trials in a row failed alike; mend what they are started by, delete {trials} and go on"
 
 
 def launch_words(launch: str) -> list[str]:

@@ -213,6 +213,23 @@ def test_a_command_that_cannot_start_is_a_failed_trial(run: Path, tmp_path: Path
     assert (tmp_path / TRIALS / "001" / RESULT).is_file()
 
 
+def test_a_launcher_that_fails_says_so_in_its_own_words_and_is_not_started_again(run: Path, tmp_path: Path) -> None:
+    rows, script = (
+        TrialRows.of(SavedRun.open(run)),
+        "echo starting; echo $$: no module named megatron >&2; echo; exit 3",
+    )
+    for parallel in (1, 2):
+        folder = tmp_path / str(parallel)
+        found = tune(
+            rows, folder, lambda *_: "", launch=f"bash -c {shlex.quote(script)} {{candidate}}", trials=6, until=0.0,
+            limits=LIMITS, parallel=parallel,
+        )  # fmt: skip
+        assert [one.verdict for one in found.outcomes] == [TrialVerdict.FAILED] * 2
+        assert found.outcomes[0].reason.startswith("it ended with exit code 3; its last line: ")
+        assert found.outcomes[0].reason.endswith("no module named megatron")
+        assert "failed alike" in found.stopped and found.best is None
+
+
 def test_a_launch_that_is_the_same_for_all_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="names neither"):
         tune(
