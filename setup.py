@@ -1,4 +1,4 @@
-"""Ships hardware/ and spaces/ inside the installed package, as primus_search/data/; all else is in pyproject.toml."""
+"""Ships hardware/, spaces/ and sweeps/ in the installed package, as data/; pyproject.toml has all else."""
 
 from setuptools import find_namespace_packages, setup
 
@@ -17,6 +17,7 @@ DATA = {
         "spaces/keys",
         "spaces/keys/arguments",
         "spaces/models",
+        "sweeps",
     )
 }
 

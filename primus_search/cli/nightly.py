@@ -18,11 +18,15 @@ def nightly(
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
     from primus_search import nightly as nights
     from primus_search.base.errors import InputError, Problem
+    from primus_search.declare.search_path import FileKind, find
 
     if update_baseline != bool(reason.strip()):
         what = "say why today's figures are right: --reason TEXT" if update_baseline else "needs --update-baseline"
         raise InputError([Problem("--update-baseline" if update_baseline else "--reason", what)])
-    loaded = nights.load_sweep(sweep)
+    place = find(FileKind.SWEEP, str(sweep))
+    if isinstance(place, str):
+        raise InputError([Problem("SWEEP", place)])
+    loaded = nights.load_sweep(place)
     if update_baseline:
         nights.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
         typer.echo(f"baseline: {loaded.baseline}", err=True)

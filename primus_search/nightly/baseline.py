@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
-from primus_search.base.guards.files import write_whole
+from primus_search.base.guards.files import MAX_TABLE_BYTES, locked, read_text, write_whole
 from primus_search.base.version import __version__
 from primus_search.declare.plain_forms import Plain, from_plain, to_plain
 from primus_search.declare.search_path import FileKind, names
@@ -28,7 +28,7 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
-FORMAT = 2
+FORMAT = 3
 WHOLE: Mapping[str, type] = {"model": Model, "workload": Workload, "search": SearchSettings}
 MACHINE: Mapping[str, type] = {"accelerator": Accelerator, "network": Network, "stack": Stack}
 GROUPS = ("model", "workload", *MACHINE, "nodes", "axes", "constraints", "search")
@@ -46,7 +46,7 @@ class BaselineState:
     entries: dict[str, tuple[ClusterFigures, ...]]
     inputs: dict[str, Inputs]
     accuracy: Accuracy | None
-    speed: float
+    work: int
     runs_sha256: str
     code: dict[str, str]
     data: dict[str, str]
@@ -73,12 +73,12 @@ class Baseline:
 
 def read_baseline(path: Path) -> Baseline:
     """The baseline in a file. Raises InputError when there is none, or one of another format."""
-    try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         what = 'no such baseline; accept today\'s figures with --update-baseline --reason "first baseline"'
-        raise InputError([Problem(str(path), what)]) from None
-    except (OSError, ValueError) as error:
+        raise InputError([Problem(str(path), what)])
+    try:
+        plain = json.loads(read_text(path, most=MAX_TABLE_BYTES))
+    except (ValueError, RecursionError) as error:
         raise InputError([Problem(str(path), f"cannot be read: {error}")]) from error
     try:
         if plain.pop("format") != FORMAT:
@@ -91,12 +91,13 @@ def read_baseline(path: Path) -> Baseline:
 
 def write_baseline(path: Path, state: BaselineState, reason: Reason) -> None:
     """The file, whole or not at all, with the reasons of the one it replaces; the same state gives the same bytes."""
-    try:
-        known = read_baseline(path).reasons
-    except InputError:
-        known = ()
-    plain = to_plain(Baseline(state=state, reasons=(*known, reason)))
-    write_whole(path, json.dumps({"format": FORMAT} | plain, indent=1, sort_keys=True) + "\n")
+    with locked(path.parent):
+        try:
+            known = read_baseline(path).reasons
+        except InputError:
+            known = ()
+        plain = to_plain(Baseline(state=state, reasons=(*known, reason)))
+        write_whole(path, json.dumps({"format": FORMAT} | plain, indent=1, sort_keys=True) + "\n")
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""The figures a nightly run compares: best candidate, frontier and counts per cluster; errors against runs; speed."""
+"""The figures a nightly run compares: best candidate, frontier and counts per cluster; errors against runs; work."""
 
 import math
-import statistics
-import time
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ KEEP = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFigures:
-    """What was found on one cluster. Rates per second, memory in bytes; `knobs` is the best candidate, axis by axis.
+    """What was found on one cluster. Rates to expect, memory in bytes; `knobs` is the best candidate, axis by axis.
 
     best       the candidate in one short line        parts  seconds and bytes of the best, part by part
     frontier   (memory bytes, expected tokens/s/GPU)  removed  rows that each rule removed
@@ -92,7 +92,9 @@ def _figures(
     row = found.ranking.row(0)
     return ClusterFigures(
         **facts,
-        **{name: row[name] for name in ("tokens_per_s_per_gpu", "tokens_per_s", "memory_bytes")},
+        tokens_per_s_per_gpu=row[RATE],
+        tokens_per_s=row[RATE] * cluster.world,
+        memory_bytes=row["memory_bytes"],
         best=short(row),
         knobs={name: row[name] for name in COLUMN_NAMES},
         frontier=tuple(sorted((one["memory_bytes"], one[RATE]) for one in found.frontier.rows())),
@@ -164,33 +166,36 @@ def _shown(figure: float) -> float:
     return float(f"{figure:.12g}") if math.isfinite(figure) else 0.0
 
 
-# --- how fast candidates are projected, as a ratio to a fixed NumPy workload timed in the same run -----------------
+# --- how much work a projection is: the same on every machine, however busy it is -----------------------------------
 
 
-TURNS = 3
-REFERENCE_VALUES = 400_000
-
-
-def speed_ratio(space: Space, rows: int) -> float:
-    """Projections per processor second over passes of the reference workload per processor second; median of turns."""
+def work_of(space: Space, rows: int) -> int:
+    """Instructions of Python that projecting rows of a space takes; those of compiled code do not count."""
     cluster, enumerator = space.clusters[0], Enumerator(space, space.clusters[0])
     size = min(enumerator.size, rows)
     candidates = enumerator.rows(np.arange(size, dtype=np.int64) * max(enumerator.size // size, 1))
-    values = np.random.default_rng(0).random(REFERENCE_VALUES)
 
     def project() -> None:
         Projector(space.job_on(cluster)).project(candidates)
 
-    def reference() -> None:
-        """Sorting, arithmetic, gathering and summing: what the cost model itself is made of."""
-        scaled = np.exp(-values) * np.sqrt(values) + np.maximum(values, 0.5)
-        np.cumsum(scaled[np.argsort(values)])
-
     project()  # the first call compiles and fills caches that every later one finds
-    return statistics.median(len(candidates) * _seconds(reference) / _seconds(project) for _ in range(TURNS))
+    return _instructions(project)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return max(time.process_time() - started, 1e-6)
+def _instructions(work: Callable[[], object]) -> int:
+    """Bytecode instructions that a call executes in this thread."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count

@@ -11,7 +11,7 @@ from typing import Any
 
 from primus_search.analysis.labels import counted
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import write_whole
+from primus_search.base.guards.files import locked, write_whole
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.exploration import StoreError
@@ -32,17 +32,17 @@ def default_folder(name: str) -> Path:
 def write_night(folder: Path, night: Night) -> None:
     """All files of a night, each whole or not at all; the history grows by one night."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        rows = append(folder / "history.parquet", night)
-        texts = {
-            "summary.md": markdown(night),
-            "report.html": report(night),
-            "junit.xml": junit(night),
-            "nightly.json": json.dumps(summary(night), indent=2) + "\n",
-            "trend.html": trend(night, rows),
-        }
-        for name, text in texts.items():
-            write_whole(folder / name, text)
+        with locked(folder):
+            rows = append(folder / "history.parquet", night)
+            texts = {
+                "summary.md": markdown(night),
+                "report.html": report(night),
+                "junit.xml": junit(night),
+                "nightly.json": json.dumps(summary(night), indent=2) + "\n",
+                "trend.html": trend(night, rows),
+            }
+            for name, text in texts.items():
+                write_whole(folder / name, text)
     except OSError as error:
         raise StoreError(f"{folder}: cannot be written: {error.strerror}") from error
 
@@ -161,7 +161,7 @@ TREND = {
     "median_abs_error": ("median error of tokens/s, %", 100.0),
     "p90_abs_error": ("90th percentile error of tokens/s, %", 100.0),
     "memory_median_abs_error": ("median error of memory, %", 100.0),
-    "projection speed": ("rows per pass of the NumPy reference", 1.0),
+    "projection work": ("instructions of Python per projection", 1.0),
 }
 """Checks worth a trend: what their figure is called there, and its scale."""
 

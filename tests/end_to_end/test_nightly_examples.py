@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from primus_search.declare import search_path
+from primus_search.declare.search_path import FileKind, find, shipped
 from primus_search.nightly.sweep import load_sweep
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +22,21 @@ def test_the_shipped_sweep_spans_vendors_and_models() -> None:
     vendors = {space.cluster.accelerator.vendor for space in sweep.entries.values()}
     models = {space.model.name for space in sweep.entries.values()}
     assert vendors == {"amd", "nvidia"} and len(models) >= 6
-    assert sweep.runs and sweep.speed and sweep.baseline == ROOT / "results/baselines/nightly.json"
+    assert sweep.runs and sweep.speed and sweep.baseline == Path("results/baselines/nightly.json")
+
+
+def test_the_sweep_ships_and_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pip user has no checkout: the sweep comes with the package, its baseline is written into the working folder."""
+    monkeypatch.chdir(tmp_path)
+    for text in ("nightly", "sweeps/nightly.yaml"):
+        assert find(FileKind.SWEEP, text) in shipped(FileKind.SWEEP).values()
+    assert '"sweeps"' in (ROOT / "setup.py").read_text()
+    copy = tmp_path / "data/sweeps/nightly.yaml"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes((ROOT / "sweeps/nightly.yaml").read_bytes())
+    monkeypatch.setattr(search_path, "_PACKAGE", tmp_path)
+    monkeypatch.setenv("PRIMUS_SEARCH_HOME", str(ROOT))
+    assert load_sweep(copy).runs is None, "tables of measured runs stay in the checkout"
 
 
 def test_the_workflow_runs_the_shipped_sweep_and_keeps_its_reports() -> None:

@@ -1,8 +1,11 @@
 """Parts of the nightly sweep: inputs survive their baseline, frontiers are measured right, only worse fails."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +14,17 @@ from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
 from primus_search.declare.search_path import FileKind, names
 from primus_search.exploration.run_folder.question import fingerprint
-from primus_search.nightly.baseline import GROUPS, BaselineState, code_hashes, inputs_of, with_groups
-from primus_search.nightly.figures import Accuracy, hypervolume, moved_most
-from primus_search.nightly.night_run import compare
+from primus_search.nightly.baseline import (
+    GROUPS,
+    Baseline,
+    BaselineState,
+    code_hashes,
+    dependency_versions,
+    inputs_of,
+    with_groups,
+)
+from primus_search.nightly.figures import Accuracy, figures_of, hypervolume, moved_most, work_of
+from primus_search.nightly.night_run import Night, compare
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.values.machine.cluster import Accelerator
 
@@ -74,7 +85,7 @@ def with_median(error: float, rows: int = 10, memory_rows: int = 5) -> Accuracy:
     return replace(ERRORS, rows=counts, errors=ERRORS.errors | {"median_abs_error": error})
 
 
-def failures(accuracy: Accuracy = ERRORS, speed: float = 100.0) -> list[str]:
+def failures(accuracy: Accuracy = ERRORS, work: int = 100) -> list[str]:
     """Names of the checks that fail when a night sees these after a baseline of `ERRORS` and 100."""
     tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
     sweep = NightlySweep(
@@ -82,19 +93,19 @@ def failures(accuracy: Accuracy = ERRORS, speed: float = 100.0) -> list[str]:
         speed=make_space(tiny, environ={}),
     )  # fmt: skip
     before = BaselineState(
-        entries={}, inputs={}, accuracy=ERRORS, speed=100.0, runs_sha256="", code={}, data={}, versions={}, commit=""
+        entries={}, inputs={}, accuracy=ERRORS, work=100, runs_sha256="", code={}, data={}, versions={}, commit=""
     )
-    checks = compare(sweep, before, replace(before, accuracy=accuracy, speed=speed))
+    checks = compare(sweep, before, replace(before, accuracy=accuracy, work=work))
     return [check.name for check in checks if not check.passed]
 
 
 def test_worse_fails_and_better_passes() -> None:
     assert failures() == []
-    assert failures(with_median(0.01, rows=12), speed=300.0) == []
+    assert failures(with_median(0.01, rows=12), work=30) == []
     assert failures(with_median(0.0519)) == []
     assert failures(with_median(0.0521, memory_rows=4)) == ["memory_rows", "median_abs_error"]
-    assert failures(speed=61.0) == []
-    assert failures(speed=59.0) == ["projection speed"]
+    assert failures(work=109) == []
+    assert failures(work=111) == ["projection work"]
 
 
 def test_the_runs_that_moved_most_are_named_first() -> None:
@@ -106,3 +117,72 @@ def test_code_that_moves_figures_is_hashed() -> None:
     assert {"values/knobs/knobs.toml", "values/model/decoder.py", "cost/laws/gemm.py", "values/candidates.py"} <= set(
         code_hashes()
     )
+
+
+def test_work_is_the_same_every_time() -> None:
+    """A speed differs from machine to machine and from hour to hour, so that an unchanged tree failed."""
+    tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
+    space = make_space(tiny, environ={})
+    works = [work_of(space, 200) for _ in range(3)]
+    assert works[0] > 1000 and len(set(works)) == 1
+
+
+def test_figures_of_a_night_are_of_one_rate() -> None:
+    """The best one's rate, the frontier's and the one it is chosen by: a moved expectation shows in all of them."""
+    tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
+    (found,) = figures_of(make_space(tiny | {"space": {"tp": [1, 2], "pp": 1, "cp": 1}}, environ={}))
+    best = max(rate for memory, rate in found.frontier)
+    assert found.tokens_per_s_per_gpu == pytest.approx(best)
+    assert found.tokens_per_s == pytest.approx(best * load_hardware("mi300x").network.gpus_per_node)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from primus_search.nightly import night_folder
+from tests.nightly.test_nightly_parts import night
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+night_folder.write_night(folder, night(sys.argv[2]))
+"""
+
+
+def night(started: str) -> Night:
+    """A night of one check."""
+    state = BaselineState(
+        entries={},
+        inputs={},
+        accuracy=None,
+        work=100,
+        runs_sha256="",
+        code={},
+        data={},
+        versions=dependency_versions(),
+        commit=started,
+    )
+    sweep = NightlySweep(
+        name="s", source=Path("s.yaml"), baseline=Path("b.json"), tolerances=Tolerances(), entries={},
+        speed=make_space({"model": "tiny", "hardware": "mi300x",
+                          "workload": {"seq_length": 256, "global_batch_size": 16}}, environ={}),
+    )  # fmt: skip
+    return Night(
+        sweep=sweep, state=state, baseline=Baseline(state=state, reasons=()),
+        checks=tuple(compare(sweep, state, state)), causes=(), changes=(),
+        started="2026-01-02T03:04:05+00:00", seconds=1.0,
+    )  # fmt: skip
+
+
+def test_nights_at_once_lose_none(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([*command, f"commit{n}"], **pipes) for n in range(4)]
+    for one in writers:
+        assert one.stdout.readline() == "ready\n"
+    for one in writers:
+        one.stdin.write("\n")
+        one.stdin.flush()
+    assert [one.wait(timeout=120) for one in writers] == [0] * 4
+    rows = parquet.read_table(tmp_path / "history.parquet").to_pylist()
+    assert sorted(row["commit"] for row in rows) == [f"commit{n}" for n in range(4)]

@@ -1,5 +1,7 @@
 """Files and folders of the user: bounded reads of regular files, paths that cannot be resolved, the cache folder."""
 
+import fcntl
+import io
 import os
 import stat
 import tempfile
@@ -62,7 +64,42 @@ def opened(path: Path, *, name: str = "") -> IO[bytes]:
             "is a folder; give the path of a file" if is_folder else "is not a regular file (a device, FIFO or socket)"
         )
         raise InputError([Problem(where, what)])
-    return os.fdopen(handle, "rb")
+    return io.BufferedReader(_Read(handle, where))
+
+
+class _Read(io.FileIO):
+    """A file whose errors name it. Files of the kernel look regular and give no bytes, or an error (`/proc/kmsg`)."""
+
+    def __init__(self, handle: int, where: str) -> None:
+        super().__init__(handle)
+        self._where = where
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = super().readinto(buffer)
+        except OSError as error:
+            raise InputError([Problem(self._where, f"cannot be read: {reason(error)}")]) from None
+        if count is None:
+            raise InputError([Problem(self._where, "is not a regular file (a file of the kernel)")])
+        return count
+
+    def read(self, size: int | None = -1) -> Any:
+        return io.RawIOBase.read(self, -1 if size is None else size)
+
+    def readall(self) -> bytes:
+        return io.RawIOBase.readall(self)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Alone with a folder, which is made, among those that ask for it; the others wait. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 _recorded: ContextVar[dict[Path, bytes] | None] = ContextVar("_recorded", default=None)
