@@ -52,3 +52,11 @@ def test_a_container_without_home_or_user_searches(tmp_path: Path) -> None:
     if "unshare" in done.stderr:
         pytest.skip(f"user namespaces are not available here: {done.stderr.strip()[:80]}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["primus-search models", "primus-search words", "primus-search models --json"])
+def test_a_reader_that_went_away_is_no_failed_check(command: str) -> None:
+    done = shell(f"bash -c '{command} | true; exit ${{PIPESTATUS[0]}}'")
+    assert (done.returncode, "Traceback" in done.stderr) in [(141, False), (0, False)], done.stderr
+    closed = shell(f"bash -c 'mkfifo $0/p; exec 3<>$0/p; exec 4>$0/p 3<&-; {command} >&4; exit $?' $(mktemp -d)")
+    assert closed.returncode == 141, closed.stderr

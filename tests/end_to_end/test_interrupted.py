@@ -183,16 +183,14 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_search(
     assert str(caught.value) == f"--out {tmp_path}/run: cannot be written: Read-only file system"
 
 
-def test_resuming_where_nothing_ran_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        RunFolder.open(tmp_path / "typo", resume=True)
-    assert str(caught.value) == f"--resume {tmp_path}/typo: there is no run to continue; leave out --resume"
-
-
-def test_a_run_killed_before_its_first_task_can_be_resumed(tmp_path: Path, whole: bytes) -> None:
-    RunFolder.open(tmp_path, resume=False).close()
-    searched(space_of(1), tmp_path, workers=1, resume=True)
-    assert ranking_of(tmp_path) == whole
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_a_run_killed_before_its_first_task_can_be_resumed(has_folder: bool, tmp_path: Path, whole: bytes) -> None:
+    """A scheduler starts a job again with the command of the first time: --resume from the beginning."""
+    folder = tmp_path / "run"
+    if has_folder:
+        RunFolder.open(folder, resume=False).close()
+    searched(space_of(1), folder, workers=1, resume=True)
+    assert ranking_of(folder) == whole
 
 
 # --- full disks ----------------------------------------------------------------------------------------------------

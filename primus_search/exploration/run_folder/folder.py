@@ -86,8 +86,6 @@ class RunFolder:
             if strangers and not (path / "run.json").exists() and not (path / "journal.bin").exists():
                 what = f"holds other files ({', '.join(sorted(strangers)[:3])}); choose an empty folder or a run's own"
                 raise InputError([Problem(f"--out {path}", what)])
-            if resume and not any((path / name).exists() for name in ("journal.bin", "run.json", ".lock")):
-                raise InputError([Problem(f"--resume {path}", "there is no run to continue; leave out --resume")])
             lock = (path / ".lock").open("ab")
         except OSError as error:
             raise InputError([Problem(f"--out {path}", f"cannot be written: {error.strerror}")]) from error
