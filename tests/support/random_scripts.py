@@ -82,6 +82,9 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
     seldom = list(DRAWN["seldom"])
     for name in rng.sample(seldom, rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 6))):
         settings[name] = rng.choice(DRAWN["seldom"][name])
+    for name, needed in DRAWN["mostly_with"].items():
+        if settings.get(name) and rng.random() < 0.85:
+            settings |= needed
     settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer", "vocab_size": 128000}
     if "lr" in rows:
         settings |= {"lr": 0.0001, "min_lr": 0.00001}
