@@ -73,6 +73,73 @@ def test_what_a_worker_raises_is_raised_with_where(funnel: Funnel, monkeypatch: 
     assert "in fails" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_range_that_memory_does_not_hold_is_named_and_the_rest_answered(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Funnel.evaluate
+
+    def evaluate(self: Funnel, task: Task, cut: Cut) -> Findings:
+        if task.number == FATAL:
+            raise MemoryError
+        return real(self, task, cut)
+
+    monkeypatch.setattr("primus_search.exploration.engines.local_engine.MAX_TRIES", 2)
+    space = load_space(write_space(tmp_path))
+    with small_tasks():
+        whole = run_search(space, Options(workers=1, keep=10))
+        monkeypatch.setattr(Funnel, "evaluate", evaluate)
+        result = run_search(space, Options(workers=workers, keep=10))
+    assert re.match(rf"task {FATAL} \(candidates \d+\.\.\d+\) .*memory", result.notes[0])
+    assert not result.exact and not result.is_complete and 0 < result.legal < whole.legal
+
+
+class _FullStore:
+    """An object store that refuses the first few cuts it is given."""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, Cut) and self.left:
+            self.left -= 1
+            from ray.exceptions import ObjectStoreFullError
+
+            raise ObjectStoreFullError("full")
+        return value
+
+
+def test_a_full_object_store_is_waited_for(funnel: Funnel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a task that is refused though nothing is awaited counts as tried."""
+    pytest.importorskip("ray")
+    from primus_search.exploration.engines import ray_engine
+
+    monkeypatch.setattr(ray_engine.ray, "put", _FullStore(3))
+    tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:6]
+    engine = object.__new__(ray_engine.RayCluster)
+    engine.__dict__ |= {"_cuts": {}, "_pool": [_Lane(funnel)], "workers": 1, "_rescan": lambda: None}
+    engine.__dict__["_ready"] = lambda: [lane for lane in engine._pool if lane.flying]
+    done = [task.number for task, _ in engine.map(tasks, lambda _: Shortlist.empty(10).cut)]
+    assert sorted(done) == sorted(task.number for task in tasks) and not engine.lost
+
+
+class _Lane:
+    """A worker of a cluster that answers in this process."""
+
+    number, is_open = 0, True
+
+    def __init__(self, funnel: Funnel) -> None:
+        self.flying: list[tuple[Cut, Task]] = []
+        self._funnel = funnel
+
+    def send(self, task: Task, cut: Cut) -> None:
+        self.flying.append((cut, task))
+
+    def receive(self) -> tuple[Task, Findings]:
+        cut, task = self.flying.pop(0)
+        return task, self._funnel.evaluate(task, cut)
+
+
 FATAL = 3
 """Number of the task that ends whoever is at it."""
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support import kills
 from tests.support.kills import Moment, Run, kill_at, moments, write_space
+from tests.support.ray_cluster import add_node, two_nodes
 
 MOMENTS, NODES, SIGNALS = 30, 10, 5
 WITH_A_TASK = 20
@@ -143,20 +144,10 @@ CLUSTER_MARK = uuid.uuid4().hex
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head that computes nothing, and two nodes of one core; all that they start is marked."""
-    ray = pytest.importorskip("ray")
-    from ray.cluster_utils import Cluster
-
-    from primus_search.exploration.engines.ray_engine import join
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(kills.MARK, CLUSTER_MARK)
-        found = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        found.add_node(num_cpus=1)
-        found.add_node(num_cpus=1)
-        join(found.address)
-        yield found
-        ray.shutdown()
-        found.shutdown()
+        with two_nodes() as found:
+            yield found
 
 
 @pytest.mark.parametrize(
@@ -172,7 +163,7 @@ def test_ray_loses_workers_and_nodes_but_no_row(
 
     def lose_node() -> bool:
         cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
-        cluster.add_node(num_cpus=1)
+        add_node(cluster)
         return True
 
     for what, disturb in (("worker", lose_worker), ("node", lose_node)):

@@ -12,7 +12,8 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.exploration.engines import ray_engine
-from primus_search.exploration.engines.ray_engine import join
+from primus_search.exploration.engines.local_engine import WorkerLost
+from primus_search.exploration.engines.ray_engine import Worker, join
 
 
 @pytest.fixture
@@ -45,6 +46,42 @@ def test_what_listens_and_is_no_cluster_is_refused_before_ray_is_asked(
         threading.Thread(target=serve, daemon=True).start()
         with pytest.raises(InputError, match="no Ray cluster answers there"):
             join(f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_a_worker_of_another_version_is_refused_with_both_versions() -> None:
+    drivers = ray_engine.versions() | {"primus-search": "0.0.9 (source 0123456789abcdef)", "numba": "0.1"}
+    with pytest.raises(InputError) as caught:
+        Worker(drivers, []).begin()
+    own = ray_engine.versions()
+    text = str(caught.value)
+    assert text.startswith("Ray worker on node ") and "\n" not in text
+    for name in ("primus-search", "numba"):
+        assert f"{name} {own[name]}, the driver {drivers[name]}" in text
+    assert "numpy" not in text
+
+
+def test_a_private_cluster_that_does_not_start_in_time_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[object] = []
+
+    def late(**_: object) -> None:
+        tries.append(None)
+        if len(tries) < ray_engine.START_TRIES:
+            raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(ray_engine.ray, "init", late)
+    ray_engine.start(1)
+    assert len(tries) == ray_engine.START_TRIES
+
+
+def test_a_private_cluster_that_never_starts_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(ray_engine.ray, "init", never)
+    with pytest.raises(WorkerLost, match=r"Ray did not start in 3 tries; last: .* timed out .*--engine local"):
+        ray_engine.start(1)
 
 
 LISTENING = """

@@ -52,10 +52,11 @@ class LostTask:
 
     task: Task
     why: str
+    what: str = ""
 
     def __str__(self) -> str:
         where = f"task {self.task.number} (candidates {self.task.start}..{self.task.stop})"
-        return f"{where} lost its worker {MAX_TRIES} times; {self.why}"
+        return f"{where} {self.what or f'lost its worker {MAX_TRIES} times'}; {self.why}"
 
 
 class TaskAssignment:
@@ -94,6 +95,10 @@ class TaskAssignment:
         if alone:
             return min(alone, key=lambda group: self._groups[group][0][0])
         return max(self._groups, key=lambda group: len(self._groups[group]) / others[group])
+
+    def return_unsent(self, task: Task) -> None:
+        """A task that could not be sent yet; the next that is taken."""
+        self._again.append(task)
 
     def put_back(self, worker: int, lost: Sequence[Task], why: str) -> None:
         """The tasks that a lost worker was sent, the one it was at first.
@@ -159,11 +164,17 @@ class InProcess:
         self._funnel = funnel
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
+        self.lost = lost = list[LostTask]()
         for task in tasks:
             interrupts.check()
             if is_spent():
                 return
-            yield task, self._funnel.evaluate(task, cut_of(task.cluster))
+            try:
+                findings = self._funnel.evaluate(task, cut_of(task.cluster))
+            except MemoryError:
+                lost.append(LostTask(task, "free memory, or lower --keep", "ran out of memory"))
+                continue
+            yield task, findings
 
     def close(self) -> None:
         """Nothing to release."""
@@ -203,7 +214,7 @@ class Processes:
             for worker in [worker for worker in busy if worker.pipe in ready]:
                 try:
                     task, findings = worker.receive()
-                except (EOFError, OSError):
+                except (EOFError, OSError, MemoryError):
                     number = self._pool.index(worker)
                     assignment.put_back(number, worker.tasks, "is the machine out of memory? try fewer workers")
                     worker.end()
@@ -237,10 +248,9 @@ class _Worker:
     def receive(self) -> tuple[Task, Findings]:
         """Its next answer. Raises EOFError or OSError when it is lost, and what it raised itself."""
         answer = self.pipe.recv()
-        task = self.tasks.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return task, answer
+        return self.tasks.pop(0), answer
 
     def end(self) -> None:
         """Tasks have no effect but their answer, so a worker may be ended at any time."""

@@ -11,23 +11,29 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numba
+import numpy
 import ray
 from ray._private import ray_constants
 from ray.exceptions import (
     AuthenticationError,
     NodeDiedError,
     ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
     OutOfMemoryError,
     RayActorError,
     RaySystemError,
+    RayTaskError,
     WorkerCrashedError,
 )
 from ray.util import get_node_ip_address
@@ -36,6 +42,7 @@ import primus_search
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards import interrupts
+from primus_search.base.guards.files import PACKAGE, fingerprint_of
 from primus_search.exploration.engines.local_engine import (
     MAX_TRIES,
     CutOf,
@@ -52,7 +59,12 @@ from primus_search.exploration.exhaustive.shortlist import Cut
 from primus_search.exploration.findings import Findings
 from primus_search.space import Space
 
-LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, WorkerCrashedError)
+STORE_FULL = (ObjectStoreFullError, OutOfDiskError)
+LOST = (
+    NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, WorkerCrashedError, MemoryError,
+    *STORE_FULL,
+)  # fmt: skip
+"""What is no fault of a task: its worker, the memory or the store of its node failed; it is done again elsewhere."""
 OBJECT_STORE_BYTES = 256 * 1024**2  # summaries are small; the default would take a third of the machine
 RESCAN_S = 5.0
 LOOK_S = 0.2
@@ -62,6 +74,8 @@ TOKEN_BYTES = 32
 HTTP2_PREFACE, EMPTY_SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\x04\0\0\0\0\0"
 """What a client of HTTP/2 says first, and a SETTINGS frame: its length, its type (4), flags, stream 0."""
 ASKED_PER_CORE = 2
+START_TRIES = 3
+"""How often a private cluster is started: on a machine at half speed one start of many took over Ray's 30 seconds."""
 
 
 class RayCluster:
@@ -100,7 +114,11 @@ class RayCluster:
                 task = assignment.take(lane.number) if len(lane.flying) < most else None
                 if task is None:
                     break
-                lane.send(task, self._stored(task.cluster, cut_of(task.cluster)))
+                try:
+                    lane.send(task, self._stored(task.cluster, cut_of(task.cluster)))
+                except STORE_FULL as error:
+                    self._wait_for_room(lane, task, assignment, error)
+                    break
             if not any(lane.flying for lane in self._pool) and (is_spent() or not len(assignment)):
                 return
             for lane in self._ready():
@@ -112,6 +130,16 @@ class RayCluster:
                 if findings is not None:
                     num_done += 1
                     yield findings
+
+    def _wait_for_room(self, lane: "_Lane", task: Task, assignment: TaskAssignment, error: Exception) -> None:
+        """A task that the object store had no room for is sent later: answers that are fetched make room.
+
+        It counts as a try where none is awaited.
+        """
+        if any(one.flying for one in self._pool):
+            assignment.return_unsent(task)
+        else:
+            assignment.put_back(lane.number, [task], f"last: {error}")
 
     def close(self) -> None:
         for lane in self._pool:  # a cluster that was joined must not go on computing for nobody
@@ -164,7 +192,7 @@ class _Lane:
 
     def __init__(self, number: int, space: Any) -> None:
         self.number, self.is_open = number, False
-        self.actor = _worker.remote(space)
+        self.actor = _worker.remote(versions_of_driver(), [space])
         self.flying: list[tuple[Any, Task]] = []
         self._begun = self.actor.begin.remote()
 
@@ -181,24 +209,60 @@ class _Lane:
     def receive(self) -> tuple[Task, Findings] | None:
         """Its next answer, None when that is that it has begun. Raises one of LOST, and what it raised itself."""
         if not self.is_open:
-            ray.get(self._begun)
+            _got(self._begun)
             self.is_open = True
             return None
         reference, task = self.flying[0]
-        findings: Findings = ray.get(reference)
+        findings: Findings = _got(reference)
         self.flying.pop(0)
         return task, findings
+
+
+def _got(reference: Any) -> Any:
+    """The answer of a worker. Raises what it raised itself, as it was raised there."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, (InputError, *LOST)):
+            raise error.cause from error
+        raise
+
+
+def versions() -> dict[str, str]:
+    """Versions of all that decides the figures of this process, by name; of this package its source as well.
+
+    Ray compares its own and Python's itself.
+    """
+    source = fingerprint_of(PACKAGE)
+    return {
+        "primus-search": f"{primus_search.__version__} (source {source})",
+        "numpy": numpy.__version__,
+        "numba": numba.__version__,
+    }
+
+
+@lru_cache(maxsize=1)
+def versions_of_driver() -> dict[str, str]:
+    """`versions` of this process, read once."""
+    return versions()
 
 
 class Worker:
     """A funnel in a process of the cluster."""
 
-    def __init__(self, shipped: tuple[Space, int]) -> None:
-        self._space, self._keep = shipped
+    def __init__(self, drivers: Mapping[str, str], shipped: "Sequence[ray.ObjectRef[tuple[Space, int]]]") -> None:
+        self._drivers, self._shipped = drivers, shipped  # a reference: another version might not even unpack it
 
     def begin(self) -> None:
-        """What a worker does once."""
-        self._funnel = Funnel(self._space, self._keep)
+        """What a worker does once. Raises InputError where it is of another version than its driver."""
+        own = versions()
+        others = [f"{name} {own.get(name)}, the driver {theirs}" for name, theirs in self._drivers.items()
+                  if own.get(name) != theirs]  # fmt: skip
+        if others:
+            where = f"Ray worker on node {get_node_ip_address()}"
+            raise InputError([Problem(where, f"has {'; '.join(others)}: install the same version on every node")])
+        space, keep = ray.get(self._shipped[0])
+        self._funnel = Funnel(space, keep)
         assert len(self._funnel.task_orders) == len(self._funnel.grid_costs)
 
     def evaluate(self, task: Task, cut: Cut) -> Findings:
@@ -227,14 +291,22 @@ def start(workers: int) -> None:
     os.environ.setdefault("RAY_worker_niceness", "0")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(TOKEN_BYTES)
-    with _on_loopback():
-        ray.init(
-            address="local",  # without it Ray joins whatever cluster this machine belongs to
-            num_cpus=workers or available_cores(),
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            **_settings(),
-        )
+    for tries_left in reversed(range(START_TRIES)):
+        try:
+            with _on_loopback():
+                ray.init(
+                    address="local",  # without it Ray joins whatever cluster this machine belongs to
+                    num_cpus=workers or available_cores(),
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **_settings(),
+                )
+            return
+        except Exception as error:  # Ray raises a bare one when its node is not up within 30 s, which nothing changes
+            ray.shutdown()
+            if not tries_left:
+                why = f"Ray did not start in {START_TRIES} tries; last: {error}"
+                raise WorkerLost(f"{why}; search without it: --engine local") from error
 
 
 @contextmanager
