@@ -249,11 +249,12 @@ def hop_facts(job: Job, c: Candidates) -> Floats:
 
 
 def far_hops(cluster: Cluster, order: PipelineOrder) -> np.ndarray:
-    """(stages - 1,) whether the two ends of a hop lie in different fast domains.
+    """(stages - 1,) whether any two devices that a hop joins lie in different fast domains; the slowest pair counts.
 
-    Pipeline ranks are the outermost: ranks r and r + 1 are world / pp devices apart.
+    Pipeline ranks are the outermost: device i of rank r is r world / pp + i, and sends to device i of another rank.
     """
-    ranks = ranks_of(order)[: order.pp * order.vpp]
-    domain = ranks * (cluster.world // order.pp) // cluster.network.domain_size
-    result: np.ndarray = domain[:-1] != domain[1:]
+    ranks, size = ranks_of(order)[: order.pp * order.vpp], cluster.world // order.pp
+    low, high = np.minimum(ranks[:-1], ranks[1:]) * size, (np.maximum(ranks[:-1], ranks[1:]) + 1) * size - 1
+    domain = cluster.network.domain_size
+    result: np.ndarray = (ranks[:-1] != ranks[1:]) & (low // domain != high // domain)
     return result

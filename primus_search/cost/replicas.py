@@ -48,7 +48,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     moments = np.where(c.optimizer == Optimizer.ADAM, 2.0, 1.0)
     update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, moments)
     if measured is not None and measured.optimizer_s_per_param > 0:
-        update_s = owned * measured.optimizer_s_per_param
+        update_s = owned * (1.0 - hosted) * measured.optimizer_s_per_param
     if hosted.any():
         update_s = update_s + host_update_s(cluster.network, owned * hosted)
     if np.any(c.optimizer >= Optimizer.MUON):
@@ -126,14 +126,15 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     out = np.zeros((2, len(c)))
     for members, stages, ranks in _placements(model, c):
         pp = int(c.pp[members[0]])
-        has_matrix = stages.has_head * (0.0 if model.is_tied and pp == 1 else 1.0)
+        on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
+        shares = [model.is_tied and bool(stages.has_embedding[stage].any()) for stage in on_rank]
+        has_matrix = stages.has_head * ~np.array(shares)[ranks]
         ends = stages.num_embeddings * model.input_params + has_matrix * model.head_params
         layers = range(len(model.kinds))
         dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]
         expert = in_order(stages.counts[:, [k]] * expert_of[k, members] for k in layers)
         expert = expert + stages.mtp[:, None] * mtp_expert[members]
-        on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
         dense = np.array([in_order(dense[stage]) for stage in on_rank])
         expert = np.array([in_order(expert[stage]) for stage in on_rank])
         heaviest = (dense + expert).argmax(axis=0)

@@ -1,0 +1,60 @@
+"""What ranks hold, update and send: both ends of a model on one rank, offloaded state, racks cut by a stage."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from primus_search.cost.pipeline import far_hops
+from primus_search.cost.replicas import UPDATE, params_per_rank, replica_terms
+from primus_search.cost.stage import MeasuredLayers
+from primus_search.declare.hardware_files import load_cluster
+from primus_search.declare.model_files import load_model
+from primus_search.schedule import ranks_of
+from primus_search.values.candidates import Candidates, PipelineOrder
+from primus_search.values.job import Job
+from primus_search.values.workload import Workload
+
+V_SCHEDULES = ("zbv", "v-half", "v-min")
+
+
+def job_of(name: str, hardware: str = "h100", nodes: int = 1) -> Job:
+    return Job(load_model(name), load_cluster(hardware, nodes), Workload(seq_length=4096, global_batch_size=128))
+
+
+@pytest.mark.parametrize("model", ["llama3.2_1b", "qwen3_0.6b"])
+@pytest.mark.parametrize(("schedule", "pp", "vpp"), [*((name, 2, 2) for name in V_SCHEDULES), ("1f1b", 1, 1)])
+def test_a_tied_matrix_is_held_once_by_the_rank_with_both_ends(model: str, schedule: str, pp: int, vpp: int) -> None:
+    job, c = job_of(model), Candidates.table(pp=pp, vpp=vpp, schedules=(schedule,))
+    untied = replace(job, model=replace(job.model, is_tied=False))
+    (tied,), (apart,) = params_per_rank(job, c)[0], params_per_rank(untied, c)[0]
+    assert job.model.is_tied and apart - tied == pytest.approx(job.model.head_params)
+
+
+def test_a_tied_matrix_is_held_by_both_ranks_of_its_ends() -> None:
+    job, c = job_of("llama3.2_1b"), Candidates.table(pp=2, schedules=("1f1b",))
+    untied = replace(job, model=replace(job.model, is_tied=False))
+    assert params_per_rank(job, c)[0] == pytest.approx(params_per_rank(untied, c)[0])
+
+
+def test_a_measured_optimizer_updates_the_part_on_the_device_alone() -> None:
+    job, c = job_of("llama3.1_8b"), Candidates.table(optimizer_offload=[0, 50, 100])
+    measured = MeasuredLayers(optimizer_s_per_param=1e-12)
+    timed, law = replica_terms(job, c, measured)[:, UPDATE], replica_terms(job, c, None)[:, UPDATE]
+    assert timed[2] == law[2]  # nothing is on the device
+    assert timed[1] == pytest.approx(0.5 * (timed[0] + timed[2]), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "schedule"), [(2, 1, "1f1b"), (8, 1, "1f1b"), (4, 2, "zbv"), (4, 4, "interleaved")]
+)
+@pytest.mark.parametrize("domain", [4, 6, 8, 12, 72])
+def test_a_hop_is_far_where_any_two_devices_of_it_are_in_different_domains(
+    pp: int, vpp: int, schedule: str, domain: int
+) -> None:
+    cluster = load_cluster("h100", 16)
+    cluster = replace(cluster, network=replace(cluster.network, domain_size=domain))
+    order = PipelineOrder(schedule, pp, vpp)
+    ranks, size = ranks_of(order)[: pp * vpp], cluster.world // pp
+    domains = [[(rank * size + i) // domain for i in range(size)] for rank in ranks]
+    assert far_hops(cluster, order).tolist() == [one != other for one, other in itertools.pairwise(domains)]
