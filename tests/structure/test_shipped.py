@@ -25,7 +25,8 @@ def shipped(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
 
 
 def test_every_file_of_the_package_and_its_data_is_shipped(shipped: set[Path]) -> None:
-    listed = subprocess.run(["git", "ls-files", "primus_search", "hardware", "spaces"], cwd=ROOT, capture_output=True)
+    rooms = ("primus_search", "hardware", "spaces", "sweeps")
+    listed = subprocess.run(["git", "ls-files", *rooms], cwd=ROOT, capture_output=True)
     if listed.returncode:
         pytest.skip("not a git checkout")
     files = [Path(name) for name in listed.stdout.decode().splitlines()]
@@ -33,4 +34,4 @@ def test_every_file_of_the_package_and_its_data_is_shipped(shipped: set[Path]) -
 
 
 def test_nothing_of_the_maintainers_is_shipped(shipped: set[Path]) -> None:
-    assert {path.parts[0] for path in shipped} == {"primus_search", "hardware", "spaces"}
+    assert {path.parts[0] for path in shipped} == {"primus_search", "hardware", "spaces", "sweeps"}
