@@ -68,6 +68,15 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
         ("global batch", experiment.global_batch_size, workload.global_batch_size),
     )
     notes = [f"its {name} is {own}; judged with {ours}" for name, own, ours in pairs if own not in (None, ours)]
+    cluster, started = result.best.choice.cluster, experiment.world
+    if started and (started.gpus, started.per_node or cluster.network.gpus_per_node) != (
+        cluster.world,
+        cluster.network.gpus_per_node,
+    ):
+        each = f" ({started.per_node} per node)" if started.per_node else ""
+        notes.append(
+            f"it starts {started.gpus} GPUs{each}; judged on {cluster.world} ({cluster.network.gpus_per_node})"
+        )
     framework = result.best.choice.framework
     if not framework.is_any and framework.launcher != experiment.framework.launcher:
         notes.append(f"a job of {experiment.framework.title}; judged by the rules of {framework.title}")

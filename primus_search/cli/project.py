@@ -71,7 +71,7 @@ def _of_options(
     if file is not None:
         from primus_search.export.experiment_space import space_of, start
 
-        experiment = start(file, hardware, nodes, model, shlex.split(arguments))
+        experiment = start(file, hardware, nodes, model, shlex.split(arguments), _per_node(given))
         space = space_of(experiment, given, stack, framework)
         notes, not_modelled = list(experiment.notes), list(experiment.experiment.not_modelled)
     else:
@@ -84,6 +84,12 @@ def _of_options(
     chunk = enumerator.chunk(0, enumerator.size)
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
     return space, chunk.candidates, [*space.notes, *notes], not_modelled
+
+
+def _per_node(sets: list[str]) -> int:
+    """GPUs per node that `--set gpus_per_node=N` gives; 0 where it is left out, or for the space to refuse."""
+    given = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "gpus_per_node"]
+    return int(given[-1]) if given and given[-1].isdecimal() and len(given[-1]) < 6 else 0
 
 
 def _recipe(name: str) -> Path:

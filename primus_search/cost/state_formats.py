@@ -2,7 +2,8 @@
 
 A format replaces single numbers of the stack: `BF16_MOMENTS` the moments alone, so that the rest stays the software's.
 Sources: NVIDIA/Megatron-LM megatron/core/optimizer/optimizer_config.py (use_precision_aware_optimizer,
-main_grads_dtype, exp_avg_dtype) and megatron/training/arguments.py (grad_reduce_in_bf16); pure BF16 training keeps no
+main_grads_dtype, exp_avg_dtype), megatron/training/arguments.py (grad_reduce_in_bf16) and core/distributed/
+distributed_data_parallel.py (gradients are reduced in the type that they accumulate in); pure BF16 training keeps no
 FP32 copy; MaxText configs/base.yml (weight_dtype float32: the weights are updated themselves).
 """
 
@@ -18,8 +19,8 @@ _BF16 = {"gradient_bytes": 2.0, "sharded_gradient_bytes": 2.0, "moment_bytes": 2
 _FP32 = {"gradient_bytes": 4.0, "sharded_gradient_bytes": 4.0, "moment_bytes": 4.0, "weight_bytes": 4.0}
 FORMATS: Mapping[StateFormat, Mapping[str, float]] = {
     StateFormat.BF16_MOMENTS: {"moment_bytes": 2.0},
-    StateFormat.BF16_STATE: {"moment_bytes": 2.0, "gradient_bytes": 2.0},
-    StateFormat.BF16_REDUCTION: {"gradient_comm_bytes": 2.0},
+    StateFormat.BF16_STATE: {"moment_bytes": 2.0, "gradient_bytes": 2.0, "gradient_comm_bytes": 2.0},
+    StateFormat.BF16_REDUCTION: {"gradient_bytes": 2.0, "gradient_comm_bytes": 2.0},
     StateFormat.BF16_ALL: _BF16 | {"gradient_comm_bytes": 2.0, "master_weight_bytes": 0.0},
     StateFormat.FP32_ALL: _FP32 | {"master_weight_bytes": 0.0},
 }

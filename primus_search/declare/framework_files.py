@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.field_paths import value_at
 from primus_search.base.guards.files import is_recording
-from primus_search.declare.fields import KnownKeys, known_keys
+from primus_search.declare.fields import KnownKeys, key_table, known_keys
 from primus_search.declare.plain_forms import from_plain
 from primus_search.declare.search_path import FileKind, find, name_and_version, names
 from primus_search.declare.source import Document, Keys, did_you_mean, read
@@ -24,8 +24,8 @@ from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import (
     ANY,
     ANY_FRAMEWORK,
+    Decision,
     Framework,
-    Habit,
     Idle,
     Requirement,
     Schedule,
@@ -33,13 +33,13 @@ from primus_search.values.machine.framework import (
 )
 from primus_search.values.machine.stack import GROUP_OF
 
-Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Habit)
+Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
 
 _JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "defaults")
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
     "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
-    "habit": "no number of a stack has that name",
+    "number": "no number of a stack has that name",
 }  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
@@ -47,7 +47,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "stack_notes", "variants",
-    "software",
+    "decides",
 )  # fmt: skip
 
 
@@ -99,7 +99,8 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
     base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
     releases = tuple(map(str, data.get("releases", base.releases)))
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
-    known = {"schedules": schedule_names(), "knobs": DEFAULTS, "habit": GROUP_OF, "until": ("", *releases)}
+    shared = key_table(str(data["keys"])).get("decides", ()) if "keys" in data else ()
+    known = {"schedules": schedule_names(), "knobs": DEFAULTS, "number": GROUP_OF, "until": ("", *releases)}
     reader = _Reader(document, problems, known)
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
@@ -117,7 +118,7 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **table.effects, **data.get("effects", {})},
         priced={**base.priced, **table.priced, **data.get("priced", {})},
-        software=(*base.software, *reader.listed(Habit, "software", data.get("software", []))),
+        decides=(*base.decides, *reader.listed(Decision, "decides", [*shared, *data.get("decides", [])])),
         **joined,
     )
     if problems:
@@ -148,7 +149,7 @@ class _Reader:
         for i, one in enumerate(data):
             if cls is Requirement:
                 self._condition((section, i, "holds"), str(one.get("holds", "")))
-            for kind in {"software": ("habit",), "requires": ("until",)}.get(section, ()):
+            for kind in {"decides": ("number",), "requires": ("until",)}.get(section, ()):
                 self._check((section, i, kind), str(one.get(kind, "")), kind)
         return [self._built(cls, (section, i), one) for i, one in enumerate(data)]
 

@@ -162,7 +162,7 @@ def load_cluster(
         what = "names no default_stack; say which stack to use"
         raise InputError([Problem(str(loaded.path), what)])
     try:
-        network = on_fewer_gpus(loaded.network, gpus_per_node)
+        network = on_gpus(loaded.network, gpus_per_node)
         return Cluster(
             accelerator=loaded.accelerator,
             network=network,
@@ -192,19 +192,17 @@ def is_guess(hardware: Hardware) -> bool:
     return hardware.accelerator.vendor == "nvidia"
 
 
-def on_fewer_gpus(network: Network, gpus: int | None) -> Network:
-    """The network with only `gpus` devices of each node in use: the fast domain shrinks with a node it ends at.
+def on_gpus(network: Network, gpus: int | None) -> Network:
+    """The network with `gpus` devices in each node: the fast domain shrinks with a node it ends at, and never grows.
 
     The NICs stay in proportion, so that each device keeps its share; of a mesh, the links to unused devices carry
-    nothing. ValueError for more than there are.
+    nothing. Devices beyond the domain of a node reach each other over the NICs.
     """
     if gpus is None or gpus == network.gpus_per_node:
         return network
-    if gpus > network.gpus_per_node:
-        raise ValueError(f"the hardware has {network.gpus_per_node} devices per node")
     ends_at_node = network.domain_size == network.gpus_per_node
     nics = max(network.nics_per_node * gpus // network.gpus_per_node, 1)
-    domain = gpus if ends_at_node else network.domain_size
+    domain = min(gpus, network.domain_size) if ends_at_node else network.domain_size
     share = 1.0
     if network.topology == "mesh":
         share = max(domain - 1, 1) / max(network.domain_size - 1, 1)

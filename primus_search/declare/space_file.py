@@ -225,6 +225,12 @@ class _Assembly:
                 wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
                 self.problems.append(self.document.problem(keys, f"{wrong}, got {count}"))
         machines = self._machines(shape, model)
+        self.notes += dict.fromkeys(
+            f"nodes of {shape.gpus_per_node} devices: {one.hardware.name} has {one.hardware.network.gpus_per_node}, "
+            f"and {one.hardware.network.domain_size} that reach each other without NICs"
+            for one in machines
+            if (shape.gpus_per_node or 0) > one.hardware.network.gpus_per_node
+        )
         if len(self.problems) > before:
             return []
         count = len(machines) * len(nodes)
@@ -237,8 +243,7 @@ class _Assembly:
         try:
             return variants.clusters(machines, [count for count, _ in nodes], axes, shape.gpus_per_node)
         except ValueError as error:
-            keys = ("gpus_per_node",) if "devices per node" in str(error) else ("space",)
-            self.problems.append(self.document.problem(keys, str(error)))
+            self.problems.append(self.document.problem(("space",), str(error)))
             return []
 
     def _machines(self, shape: SpaceFile, model: Model | None) -> list[variants.Machine]:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_origin
 from primus_search.base import units
 from primus_search.base.errors import Problem
 from primus_search.base.field_paths import value_at, with_value
-from primus_search.declare.hardware_files import Hardware, on_fewer_gpus
+from primus_search.declare.hardware_files import Hardware, on_gpus
 from primus_search.declare.records import Reading, read_value
 from primus_search.declare.source import Document, Keys, did_you_mean
 from primus_search.space import ClusterChoice
@@ -108,7 +108,7 @@ def clusters(
         for values in itertools.product(*(axis.values for axis in axes)):
             parts: dict[type, Any] = {
                 Accelerator: hard.accelerator,
-                Network: on_fewer_gpus(hard.network, gpus),
+                Network: on_gpus(hard.network, gpus),
                 Reliability: hard.reliability,
                 Stack: stack,
             }

@@ -11,6 +11,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.hardware_files import load_hardware
 from primus_search.declare.launch.experiment import Experiment
+from primus_search.declare.launch.world import nodes_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import VOCAB_MULTIPLE, presets, vocabulary
 from primus_search.declare.search_path import FileKind, names
@@ -19,44 +20,63 @@ from primus_search.runs.learn.logged_run import read_job
 from primus_search.space import Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.stack import GROUP_OF, number_of, with_numbers
 from primus_search.values.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed."""
+    """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed.
+
+    per_node  GPUs of a node, where they are not those of the hardware file; else 0
+    """
 
     experiment: Experiment
     hardware: str
     nodes: int
+    per_node: int
     model: str
     notes: tuple[str, ...] = ()
 
 
-def start(path: Path, hardware: str, nodes: int, model: str = "", arguments: Sequence[str] = ()) -> Start:
-    """The experiment of a file on `nodes` nodes of some hardware, as far as they are named.
+def start(
+    path: Path, hardware: str, nodes: int, model: str = "", arguments: Sequence[str] = (), per_node: int = 0
+) -> Start:
+    """The experiment of a file on `nodes` nodes of `per_node` GPUs of some hardware, as far as they are given.
 
-    Hardware left out is the one that a folder of the path is called after (MI355X); nodes left out are those the file
-    starts, else the fewest that its degrees fill. `arguments`: what a script is started with. Raises `InputError`
-    where neither says.
+    Hardware left out is the one that a folder of the path is called after (MI355X); nodes and GPUs per node left out
+    are those the file starts, else the fewest nodes of the hardware that its degrees fill. `arguments`: what a script
+    is started with. Raises `InputError` where neither gives them.
     """
     name = hardware or _hardware_of(path)
-    gpus = load_hardware(name).network.gpus_per_node
+    of_hardware = load_hardware(name).network.gpus_per_node
     loaded = load_model(model) if model else None
+    gpus = per_node or of_hardware
     experiment = read_job(path, max(nodes, 1) * gpus, loaded, arguments)
-    framework = experiment.framework
+    framework, world = experiment.framework, experiment.world
     notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
-    if nodes == 0 and experiment.world:
-        nodes = max(experiment.world // gpus, 1)
-    elif nodes == 0:
+    if nodes:
+        gpus = per_node or world.per_node or of_hardware
+    elif world:
+        nodes, gpus = nodes_of(replace(world, per_node=per_node or world.per_node), of_hardware)
+    else:
         nodes = fewest_nodes(experiment.row, gpus)
         experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world
         notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
+    if gpus != of_hardware:
+        notes.append(f"nodes of {gpus} GPUs, where the hardware file has {of_hardware}; links follow from its domain")
     notes += [f"assumed {text}" for text in experiment.assumed]
     if experiment.model is None:
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)
-    return Start(experiment=experiment, hardware=name, nodes=nodes, model=named, notes=tuple(notes))
+    return Start(
+        experiment=experiment,
+        hardware=name,
+        nodes=nodes,
+        per_node=gpus if gpus != of_hardware else 0,
+        model=named,
+        notes=tuple(notes),
+    )
 
 
 def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:
@@ -106,6 +126,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
         "search": {"memory_margin": 0.0},
     }
+    data |= {"gpus_per_node": begun.per_node} if begun.per_node else {}
     if stack is None and experiment.variant and not framework:
         stack = _variant(experiment.framework, begun.hardware, experiment.variant)
     if stack is not None:
@@ -118,10 +139,33 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         environ={},
         model=experiment.model,
     )
-    space = make(data)
+    space = _with_numbers(make(data), experiment.numbers)
     if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):
         return space
-    return make(data | {"space": data["space"] | {"state_format": STACK}})
+    return _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), experiment.numbers)
+
+
+def _with_numbers(space: Space, numbers: Mapping[str, Any]) -> Space:
+    """The space on a stack with the numbers that a file decides, but for those that the user set; noted where they
+    differ from the stack's own."""
+    stack, overridden = space.cluster.stack, space.cluster.overridden
+    own = {name: value for name, value in numbers.items() if f"stack.{GROUP_OF[name]}.{name}" not in overridden}
+    differs = {name: value for name, value in own.items() if number_of(stack, name) != value}
+    if not differs:
+        return space
+    pairs = (f"{name} {_word(value)} (stack file: {_word(number_of(stack, name))})" for name, value in differs.items())
+    choices = tuple(
+        replace(one, cluster=replace(one.cluster, stack=with_numbers(one.cluster.stack, differs)))
+        for one in space.clusters
+    )
+    return replace(space, clusters=choices, notes=(*space.notes, f"by settings of the file: {', '.join(pairs)}"))
+
+
+def _word(value: Any) -> str:
+    """A number of a stack for a note."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 STACK = "stack"

@@ -12,6 +12,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.declare.launch.contract import setting, settings_of
+from primus_search.declare.launch.decided import deciding_settings
 from primus_search.declare.launch.megatron import FLAGS, GROUP, LEVELS
 from primus_search.declare.megatron_arguments import megatron_keys, model_arguments
 from primus_search.declare.megatron_yaml import from_document
@@ -20,7 +21,7 @@ from primus_search.export.job import Inexpressible, LaunchJob, refused_constants
 from primus_search.export.shell import Text, argument_table, launch_file, words
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
-from primus_search.values.machine.stack import number_of
+from primus_search.values.machine.framework import Framework
 from primus_search.values.model import Model
 
 
@@ -35,7 +36,7 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
         sizes["window_size"] = ",".join(map(str, sizes["window_size"]))
     return {
         "MODEL_ARGS": sizes,
-        "CANDIDATE_ARGS": {"bf16": True} | {FLAGS.get(k, k): v for k, v in candidate_settings(job).items()},
+        "CANDIDATE_ARGS": {"bf16": True} | dict(_flag(job.framework, *one) for one in candidate_settings(job).items()),
         "TRAINING_ARGS": {"use_mcore_models": True, "transformer_impl": "transformer_engine"}
         | argument_table("training"),
         # The null tokenizer adds one word for the end of a document; the padded vocabulary is that of the model.
@@ -52,6 +53,12 @@ def files(job: LaunchJob) -> dict[str, Text]:
         "is_hybrid": job.model.is_single_block,
     }
     return {"megatron.sh": launch_file(job, "megatron.sh", edits(job), **values)}
+
+
+def _flag(framework: Framework, key: str, value: Any) -> tuple[str, Any]:
+    """A setting as an argument of the command line: `--no-X` where it is off and on by default."""
+    flag = FLAGS.get(key, key)
+    return (f"no_{flag}", True) if value is False and framework.defaults.get(key) is True else (flag, value)
 
 
 def _arguments_of(job: LaunchJob) -> dict[str, Any]:
@@ -107,18 +114,8 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         said[LEVELS] = [inner, row["cp"] // inner]
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
-    return software_settings(job) | said | _recompute(job)
-
-
-def software_settings(job: LaunchJob) -> dict[str, Any]:
-    """What the stack that a job is priced with assumes, where a file has to switch it on."""
-    said: dict[str, Any] = {}
-    for one in job.framework.software:
-        is_meant = not one.of_experts or job.model.is_moe
-        is_meant = is_meant and all(str(job.row[axis]) in words for axis, words in one.where.items())
-        if is_meant and number_of(job.cluster.stack, one.habit) == one.value:
-            said |= one.settings
-    return said
+    decided = deciding_settings(framework, job.cluster.stack, row, has_experts=job.model.is_moe)
+    return decided | said | _recompute(job)
 
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:

@@ -196,10 +196,10 @@ def stage_facts(stage) -> dict:
 
 def one_device(hardware: str, accelerator):
     """A cluster of one device."""
-    from primus_search.declare.hardware_files import load_hardware, load_stack, on_fewer_gpus
+    from primus_search.declare.hardware_files import load_hardware, load_stack, on_gpus
     from primus_search.values.machine.cluster import Cluster
 
-    network = on_fewer_gpus(load_hardware(hardware).network, 1)
+    network = on_gpus(load_hardware(hardware).network, 1)
     return Cluster(accelerator=accelerator, network=network, stack=load_stack(STACK), num_nodes=1)
 
 

@@ -16,7 +16,7 @@ from primus_search.cost.laws.collectives import (
     send_s,
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.declare.hardware_files import load_hardware, on_fewer_gpus
+from primus_search.declare.hardware_files import load_hardware, on_gpus
 from primus_search.values.machine.cluster import Network
 
 H100 = load_hardware("h100").network
@@ -140,7 +140,7 @@ def test_an_oversubscribed_pod_slows_only_groups_that_leave_it() -> None:
 
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_a_mesh_of_which_part_is_used_keeps_only_the_links_between_the_part(gpus: int) -> None:
-    part = on_fewer_gpus(MI355X, gpus)
+    part = on_gpus(MI355X, gpus)
     group = Group(gpus, 1)
     assert all_gather_s(part, 1e9, group) == pytest.approx(all_gather_s(MI355X, 1e9, group))
     assert send_s(part, 1e9, Group(2, 1)) == pytest.approx(send_s(MI355X, 1e9, Group(2, 1)))

@@ -10,6 +10,7 @@ import pytest
 
 from primus_search.declare.launch.bash import followed
 from primus_search.declare.launch.megatron import settings_in
+from primus_search.declare.launch.world import World, nodes_of
 
 BASH = shutil.which("bash")
 STUB = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" $\'\\n\' >> "$WORDS"\n'
@@ -200,10 +201,27 @@ def test_trainings_that_differ_are_named_and_files_beside_a_script_are_read(tmp_
         ("deepspeed --num_nodes 2 --num_gpus 8 t.py --num-layers 2", 16),
         ("torchrun --nnodes $NODES --nproc_per_node 8 t.py --num-layers 2", 0),
         ("python -m torch.distributed.run --nproc_per_node 8 t.py --num-layers 2", 8),
+        ("torchrun t.py --num-layers 2", 1),
+        ("torchrun --nproc_per_node gpu t.py --num-layers 2", 0),
+        ("torchrun $OPTIONS t.py --num-layers 2", 0),
+        ("srun -N 2 -n 2 torchrun --nproc_per_node 8 t.py --num-layers 2", 16),
+        ("accelerate launch --num_machines 3 --num_processes 12 t.py --num-layers 2", 12),
     ],
 )  # fmt: skip
 def test_the_launcher_says_how_many_are_started(text: str, world: int) -> None:
     assert int(settings_in(text, {}).get("world_size", 0)) == world
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5, 64, 512])
+@pytest.mark.parametrize("per_node", [1, 2, 4, 6, 8, 12, 16])
+def test_nodes_times_processes_are_as_many_as_the_command_starts(nodes: int, per_node: int) -> None:
+    found = settings_in(f"torchrun --nnodes {nodes} --nproc_per_node {per_node} t.py --num-layers 2", {})
+    world = World(int(found["world_size"]), int(found["nproc_per_node"]))
+    assert nodes_of(world, 8) == (nodes, per_node)
+    for size in (4, 8, 18):
+        many, each = nodes_of(World(world.gpus), size)
+        assert many * each == world.gpus
+        assert each <= size
 
 
 @pytest.mark.parametrize(

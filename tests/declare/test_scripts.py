@@ -110,7 +110,7 @@ def test_words_are_those_that_bash_hands_over(text: str, words: list[str]) -> No
 def test_arrays_defaults_comments_and_quoted_words(tmp_path: Path) -> None:
     found = read_experiment(written(tmp_path, ARRAYS))
     row = found.candidate.row(0)
-    assert (row["tp"], row["pp"], row["fp8"], row["micro_batch_size"], found.world) == (4, 1, "hybrid", 2, 16)
+    assert (row["tp"], row["pp"], row["fp8"], row["micro_batch_size"], found.world.gpus) == (4, 1, "hybrid", 2, 16)
     assert not row["overlap_grad_reduce"]
 
 
@@ -251,10 +251,10 @@ def test_lists_and_layouts_of_functional_tests(tmp_path: Path) -> None:
 
 
 def test_what_hangs_on_a_tokenizer_without_a_name_is_assumed_and_said(tmp_path: Path) -> None:
-    text = "torchrun pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\\n"
+    text = "srun python pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\\n"
     text += "--max-position-embeddings 512 --tokenizer-type Llama2Tokenizer --tokenizer-model $1 --world-size $RANKS"
     found = read_experiment(written(tmp_path, text))
-    assert found.world == 0
+    assert not found.world
     assert found.assumed == ("vocab_size = 32000: the file names no vocabulary; --set vocab_size= changes it",)
 
 
@@ -271,7 +271,7 @@ def test_a_script_that_runs_a_recipe_is_the_recipe_with_its_overrides(tmp_path: 
     script = tmp_path / "run.sh"
     script.write_text(RECIPE)
     read, usual = read_experiment(script), read_experiment(Path("llama3_8b_pretrain_config"), 16)
-    assert (read.world, read.seq_length, read.global_batch_size, read.row["tp"]) == (16, 4096, 64, 2)
+    assert (read.world.gpus, read.seq_length, read.global_batch_size, read.row["tp"]) == (16, 4096, 64, 2)
     assert read.row | {"tp": 0, "micro_batch_size": 0} == usual.row | {"tp": 0, "micro_batch_size": 0}
     assert read.model == usual.model and is_experiment(script)
 

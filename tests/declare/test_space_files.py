@@ -259,7 +259,6 @@ NEEDS = "missing key; a space needs model, hardware and workload with seq_length
         (f"{MINIMAL}nodes: []", "s.yaml:4 @ $.nodes: is an empty list; give at least one number"),
         (f"{MINIMAL}nodes: [1, -1]", "s.yaml:4 @ $.nodes[1]: must be at least 1, got -1"),
         (f"{MINIMAL}nodes: many", "s.yaml:4 @ $.nodes: expected a whole number or a list, got 'many'"),
-        (f"{MINIMAL}gpus_per_node: 16", "s.yaml:4 @ $.gpus_per_node: the hardware has 8 devices per node"),
         (f"{MINIMAL}tp: 8", f"s.yaml:4 @ $.tp: unknown key; did you mean 'space.tp'? - allowed: {TOP}"),
         (f"{MINIMAL}space: {{tp: []}}", "s.yaml:4 @ $.space.tp: is an empty list; give at least one value - "
          "allowed: whole numbers of at least 1, auto, divisors or powers_of_two"),
@@ -357,3 +356,18 @@ def test_a_file_of_another_kind_is_refused_soon_and_shortly(text: str) -> None:
 def test_a_long_value_is_cut_in_the_message(line: str) -> None:
     for value in ("x" * 200_000, "tp == 1 and " * 15_000):
         assert len(message(MINIMAL.replace("model: llama3_8b\n", "") + line.format(value))) < 20_000
+
+
+def test_a_node_larger_than_the_hardwares_keeps_its_domain_and_is_noted() -> None:
+    space = make_space(
+        {
+            "model": "llama3_8b",
+            "hardware": "h100",
+            "workload": {"seq_length": 4096, "global_batch_size": 128},
+            "gpus_per_node": 16,
+        },
+        environ={},
+    )
+    network = space.cluster.network
+    assert (network.gpus_per_node, network.domain_size, space.cluster.world) == (16, 8, 16)
+    assert any("nodes of 16 devices" in note for note in space.notes)

@@ -561,7 +561,7 @@ def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
         "loss_fusion": False, "ep": 1,
     }  # fmt: skip
     assert {name: row[name] for name in wanted} == wanted
-    assert experiment.world == 32
+    assert experiment.world.gpus == 32
     assert "some_new_flag: 3" in experiment.not_modelled
 
 
@@ -599,7 +599,7 @@ def test_a_dump_of_arguments_in_a_log_is_read(tmp_path: Path) -> None:
     experiment = read_experiment(path)
     row = experiment.candidate.row(0)
     assert (row["tp"], row["pp"], row["recompute"], row["recompute_num_layers"]) == (4, 2, "full", 3)
-    assert (experiment.world, experiment.seq_length, experiment.global_batch_size) == (16, 4096, 64)
+    assert (experiment.world.gpus, experiment.seq_length, experiment.global_batch_size) == (16, 4096, 64)
     assert len(experiment.not_modelled) == 20
 
 

@@ -9,7 +9,7 @@ Symbols: t tokens, u tokens split by sequence parallelism, R routed rows (see `s
 heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -285,8 +285,9 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     """A MoE layer after its norm: router, token copies as dispatched and permuted, expert MLPs, shared experts.
 
     Recompute of the activation drops its output, and in FP8 the cast of it, unless the stack's grouped GEMM keeps that.
-    The rows that enter the experts are a permuted copy of their own (R H), as are the copies that dispatch and
-    combine keep for the gradient of the routing weights; how many depends on dispatcher and stack.
+    Recompute of the layer keeps its input alone, the output of the norm. The rows that enter the experts are a permuted
+    copy of their own (R H), as are the copies that dispatch and combine keep for the gradient of the routing weights;
+    how many depends on dispatcher and stack.
     """
     moe = model.moe
     assert moe is not None
@@ -317,8 +318,8 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
         latents = latents * (2.0 if moe.has_latent_norm else 1.0)
         tensors.append(Saved(name="latents of experts", bytes=BF16_BYTES * latents, weight_input=True))
     if model.beside_experts_hidden:
-        tensors += mlp(model, stack, s, model.beside_experts_hidden, "shared experts", Recompute.NONE)
-    return tensors
+        tensors += mlp(model, stack, s, model.beside_experts_hidden, "shared experts", Recompute.SHARED_EXPERTS)
+    return [replace(tensor, dropped_by=tensor.dropped_by | Recompute.MOE) for tensor in tensors]
 
 
 def linear_input_bytes(stack: Stack, s: Share) -> Floats:

@@ -316,9 +316,9 @@ def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:
 _REPEATS: dict[Recompute, dict[Module, float]] = {
     Recompute.CORE_ATTENTION: {Module.CORE: 1.0},
     Recompute.MLA_UP_PROJ: {Module.MLA_UP: 1.0},
-    Recompute.MLP: {Module.MLP: 1.0, Module.ACTIVATION: 1.0},
     Recompute.MOE_ACTIVATION: {Module.EXPERT_ACTIVATION: 1.0},
     Recompute.LAYERNORM: {Module.NORM: 1.0},
+    Recompute.MOE: dict.fromkeys((Module.EXPERTS, Module.EXPERT_ACTIVATION, Module.ROUTER, Module.EXPERT_COMM), 1.0),
     Recompute.OP_SAC: {
         Module.LINEAR: 0.5,
         Module.MLA_UP: 0.5,
@@ -346,6 +346,10 @@ def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
         is_on = ((recompute & int(flag)) > 0).astype(np.float64)
         for module, share in repeats.items():
             shares[module] = np.maximum(shares[module], share * is_on)
+    beside = Recompute.MOE | Recompute.SHARED_EXPERTS  # in a layer with experts the MLP is that of shared ones
+    repeats_mlp = (recompute & np.where(forward_module_s[Module.EXPERTS] > 0.0, int(beside), int(Recompute.MLP))) > 0
+    for module in (Module.MLP, Module.ACTIVATION):
+        shares[module] = np.maximum(shares[module], repeats_mlp)
     keeps_experts = ((recompute & int(Recompute.OP_SAC_EXPERTS)) > 0) & ((recompute & int(Recompute.FULL)) == 0)
     shares[Module.EXPERTS] = np.where(keeps_experts, 0.0, shares[Module.EXPERTS])
     return in_order([total, *(shares * forward_module_s)])

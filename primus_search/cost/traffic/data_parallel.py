@@ -84,12 +84,13 @@ def data_parallel(
     shard = c.shard_ranks(d.dp * c.cp)
     scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
+    most = bucket_params(stack, d.dp * c.cp)
     reduced = [
-        _reduce(job, f"{of} gradients", group, params * replicates, scatters, sent_bytes)
+        _reduce(job, f"{of} gradients", most, group, params * replicates, scatters, sent_bytes)
         for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     gathered = [
-        _buckets(job, f"{of} weights", all_gather_s, group, params * is_sharded, weight_bytes)
+        _buckets(job, f"{of} weights", all_gather_s, most, group, params * is_sharded, weight_bytes)
         for of, group, params in (("dense", Group(shard, c.tp), dense_params), ("expert", experts, expert_params))
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
@@ -104,23 +105,43 @@ def data_parallel(
     )
 
 
+def bucket_params(stack: Stack, replicas: Ints) -> Floats:
+    """Parameters of a bucket, which grows with the number of data-parallel replicas (context ranks among them)."""
+    params: Floats = np.maximum(stack.sharding.gradient_bucket_params, stack.sharding.bucket_params_per_rank * replicas)
+    return params
+
+
 def _buckets(
-    job: Job, operation: str, collective: Collective, group: Group, params: Floats, element_bytes: Floats | float
+    job: Job,
+    operation: str,
+    collective: Collective,
+    most: Floats,
+    group: Group,
+    params: Floats,
+    element_bytes: Floats | float,
 ) -> Comm:
-    """All parameters in equal buckets of at most the stack's bucket size, one collective each."""
-    count = np.maximum(np.ceil(params / job.stack.sharding.gradient_bucket_params), 1.0)
+    """All parameters in equal buckets of at most so many, one collective each."""
+    count = np.maximum(np.ceil(params / most), 1.0)
     message = params / count * element_bytes
     sent_s = (message > 0) * count * collective(job.network, message, group)
     seconds = sent_s / job.stack.efficiencies.network_efficiency
     return comm(operation, message, count * (seconds > 0), seconds)
 
 
-def _reduce(job: Job, operation: str, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats) -> Comm:
+def _reduce(
+    job: Job,
+    operation: str,
+    most: Floats,
+    group: Group,
+    params: Floats,
+    is_sharded: Bools,
+    sent_bytes: Floats,
+) -> Comm:
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
         scattered = reduce_scatter_s(network, message_bytes, members)
         return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
 
-    return _buckets(job, operation, reduce_s, group, params, sent_bytes)
+    return _buckets(job, operation, reduce_s, most, group, params, sent_bytes)
 
 
 def _behind(sent: Comm, compute_s: Floats | float, overlap: Floats) -> Comm:

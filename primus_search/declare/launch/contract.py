@@ -9,7 +9,7 @@ listed as one that can matter for neither (`spaces/keys/*.yaml`); what is none o
 """
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from primus_search.base.guards.values import LARGEST_WHOLE
@@ -43,7 +43,8 @@ def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bo
         if knob.values:
             said |= setting(knob, spoken(row[axis]))
         elif row[axis] or KNOB[axis].least:
-            said[knob.key] = row[axis]
+            said |= {**knob.switch, knob.key: row[axis] / knob.scale if knob.scale != 1.0 else row[axis]}
+            said |= knob.beside.get(SWITCHED, {})
     return said | dict(schedule.beside)
 
 
@@ -55,6 +56,8 @@ def setting(knob: Spelling, word: str) -> dict[str, Any]:
     return {knob.key: named} | dict(knob.beside.get(MODULES, {}))
 
 
+SWITCHED = "switched"
+"""The word of a contract for what stands beside every number with a switch."""
 MODULES = "modules"
 """The word of a contract for what stands beside every list of modules."""
 
@@ -120,12 +123,26 @@ def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tup
             if word is not None:
                 read |= knob.keys
                 row[axis] = _typed(axis, word)
+        elif knob.switch and not _has(found, framework.defaults, knob.switch):
+            read |= knob.keys
+            row[axis] = 0
+        elif knob.scale != 1.0:
+            read |= knob.keys
+            row[axis] = _scaled(knob, found.get(knob.key, framework.defaults.get(knob.key)))
         else:
             read.add(knob.key)
             value = found.get(knob.key, framework.defaults.get(knob.key))
             if value is not None:
                 row[axis] = whole(knob.key, value, least=KNOB[axis].least)
     return row, read
+
+
+def _scaled(knob: Spelling, value: Any) -> int:
+    """The value of an axis from a setting that is a fraction of it. Raises ValueError that names the key."""
+    try:
+        return round(float(value) * knob.scale)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{knob.key}: {str(value)[:80]!r} is not a number") from None
 
 
 def _typed(axis: str, word: str) -> Any:
@@ -224,28 +241,36 @@ def notes_of(
     *,
     has_experts: bool,
     is_whole: bool,
+    decided: Collection[str] = (),
 ) -> list[str]:
     """`key: value (what it means)` of every setting that is not priced as it stands, in the order of the file.
 
     given: what the file sets itself, under the names of the contract; read_keys: keys that made the candidate.
     is_whole: what the file leaves out is at the default of the framework.
+    decided: keys whose values decide numbers of the stack that the candidate is priced with.
     """
     table = known_keys(framework.keys) if framework.keys else KnownKeys()
     ours = _written(framework, row, given, has_experts=has_experts)
     notes = []
     for key, value in given.items():
-        if _is_idle(table, key, given):
+        if key in decided or _is_idle(table, key, given):
             continue
         text = _verdict(framework, table, key, value, ours, row, read_keys)
         if text is not None:
             notes.append(f"{key}: {shortened(value)}{text}")
     if is_whole:
-        notes += _by_default(framework, table, given, ours, has_experts=has_experts)
+        notes += _by_default(framework, table, given, ours, decided, has_experts=has_experts)
     return notes
 
 
 def _by_default(
-    framework: Framework, table: KnownKeys, given: Settings, ours: Settings, *, has_experts: bool
+    framework: Framework,
+    table: KnownKeys,
+    given: Settings,
+    ours: Settings,
+    decided: Collection[str],
+    *,
+    has_experts: bool,
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [key for key in framework.effects if key in framework.defaults and key not in given and key not in ours]
@@ -259,6 +284,7 @@ def _by_default(
         f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
         for key in left_out
         if not _is_priced(framework, key, framework.defaults[key])
+        and key not in decided
         and not _is_idle(table, key, dict.fromkeys(table.idle_where.get(key, {})) | dict(given))
         and (has_experts or not key.startswith("moe_"))
     ]
@@ -269,9 +295,6 @@ def _written(framework: Framework, row: Mapping[str, Any], given: Settings, *, h
     ours = settings_of(framework, row, has_experts=has_experts)
     if row["pp"] == 1:
         ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
-    if "overlap_param_gather" in given or "overlap_param_gather" in framework.defaults:
-        hides = row["overlap_grad_reduce"] and row["sharding"] in ("distributed_optimizer", "megatron_fsdp")
-        ours.setdefault("overlap_param_gather", hides)
     return ours
 
 

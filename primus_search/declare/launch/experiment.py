@@ -8,7 +8,9 @@ from typing import Any
 
 from primus_search.base.errors import Problem
 from primus_search.declare.launch.contract import notes_of
+from primus_search.declare.launch.decided import decided_keys, decided_numbers
 from primus_search.declare.launch.megatron import canonical
+from primus_search.declare.launch.world import NO_WORLD, World
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
@@ -24,7 +26,8 @@ class Experiment:
 
     row           its axes in words      seq_length, global_batch_size  None where the file does not say
     model         None where the file names none that can be read; `model_problems` then say why
-    world         GPUs it starts, 0 where the file does not say
+    world         GPUs it starts and those of a node, 0 where the file does not say
+    numbers       numbers of the stack that its settings decide
     not_modelled  `key: value` of every setting that no axis covers, with its effect where that is known
     variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
     assumed       `axis = value: why` of what a log does not print
@@ -37,7 +40,8 @@ class Experiment:
     global_batch_size: int | None
     model: Model | None
     model_problems: tuple[Problem, ...] = ()
-    world: int = 0
+    world: World = NO_WORLD
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = field(default=())
     variant: str = ""
     assumed: tuple[str, ...] = field(default=())
@@ -69,7 +73,7 @@ def experiment_of(
     given: Settings,
     read_keys: set[str],
     loaded: tuple[Model | None, tuple[Problem, ...]],
-    world: int = 0,
+    world: World = NO_WORLD,
     origin: Mapping[str, str] = NOTHING,
     *,
     is_whole: bool = True,
@@ -78,7 +82,8 @@ def experiment_of(
     model, problems = loaded
     row = settled(framework, row, model)
     has_experts = model is None or model.is_moe
-    notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole)
+    decided = decided_keys(framework, row, sizes, has_experts=has_experts)
+    notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole, decided=decided)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
     return Experiment(
@@ -90,6 +95,7 @@ def experiment_of(
         model=model,
         model_problems=problems,
         world=world,
+        numbers=decided_numbers(framework, row, sizes, has_experts=has_experts, is_whole=is_whole),
         not_modelled=tuple(_as_written(note, origin) for note in notes),
     )
 

@@ -31,6 +31,7 @@ from primus_search.declare.launch.experiment import NOTHING, Experiment, experim
 from primus_search.declare.launch.megatron import candidate_words, model_keys
 from primus_search.declare.launch.shell_variables import UNSET
 from primus_search.declare.launch.torchtitan_experiment import flavored, namesake, of_torchtitan
+from primus_search.declare.launch.world import NO_WORLD, World
 from primus_search.declare.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.declare.model_constants import CONSTANT_KEYS
 from primus_search.declare.model_files import load_model
@@ -191,8 +192,15 @@ def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | No
 
 
 def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:
-    started = whole_number(str(given.get(megatron.WORLD, ""))) or 0
-    return of_settings(path, load_framework("megatron"), given, started or world, model, started, is_whole=is_whole)
+    started = _world_in(given)
+    devices = started.gpus or world
+    return of_settings(path, load_framework("megatron"), given, devices, model, started, is_whole=is_whole)
+
+
+def _world_in(given: Settings) -> World:
+    """The GPUs that settings of a script or a log name."""
+    gpus, per_node = (whole_number(str(given.get(key, ""))) or 0 for key in (megatron.WORLD, megatron.PER_NODE))
+    return World(gpus, per_node) if gpus else NO_WORLD
 
 
 def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -291,7 +299,7 @@ def of_settings(
     given: Settings,
     devices: int,
     model: Model | None,
-    world: int = 0,
+    world: World = NO_WORLD,
     *,
     is_whole: bool = True,
 ) -> Experiment:
@@ -346,7 +354,7 @@ def is_recipe(path: Path) -> bool:
 
 
 def _recipe(
-    path: Path, world: int, model: Model | None, name: str, overrides: Settings = NOTHING, started: int = 0
+    path: Path, world: int, model: Model | None, name: str, overrides: Settings = NOTHING, started: World = NO_WORLD
 ) -> Experiment:
     """The job of a recipe with the settings that a script overrides, and the GPUs that it starts.
 
@@ -362,7 +370,7 @@ def _recipe(
     if sizes and model is None:
         raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
     model = model or model_of_tokenizer(recipe["model"])
-    read = of_settings(path, framework, recipe["settings"] | changed, started or world, model, started)
+    read = of_settings(path, framework, recipe["settings"] | changed, started.gpus or world, model, started)
     if model is not None:
         return read
     what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"

@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.guards.values import whole_number
 from primus_search.declare.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.declare.fields import known_keys
 from primus_search.declare.launch import bash
 from primus_search.declare.launch.contract import modules_of, schedule_of, whole, word_of, words_of
 from primus_search.declare.launch.shell_variables import MARK, MOST_TEXT, UNSET
+from primus_search.declare.launch.world import World, world_of
 from primus_search.declare.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
@@ -176,6 +176,8 @@ def dealt(counts: list[int], predictions: int = 0) -> str:
 
 
 def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> int:
+    """Chunks of a rank, from their number or from the layers of each, embedding and loss counted where a file counts
+    them. Raises ValueError where they do not divide. Source: megatron/training/arguments.py validate_args."""
     for name in (key, "virtual_pipeline_model_parallel_size"):
         if found.get(name):
             return whole(name, found[name])
@@ -185,7 +187,13 @@ def _virtual_stages(found: Settings, key: str, model: Model | None, pp: int) -> 
     layers = whole("num_layers", found["num_layers"]) if found.get("num_layers") else model.num_layers if model else 0
     if not layers:
         raise ValueError("num_layers_per_virtual_pipeline_stage needs num_layers or a model")
-    return max(layers // (pp * whole("num_layers_per_virtual_pipeline_stage", each)), 1)
+    ends = sum(bool(found.get(key)) for key in COUNTED)
+    of_rank, rest = divmod(layers + ends, pp)
+    chunks, over = divmod(of_rank, whole("num_layers_per_virtual_pipeline_stage", each, least=1))
+    if rest or over or not chunks:
+        counted = f" and {ends} counted ends" * bool(ends)
+        raise ValueError(f"{layers} layers{counted} do not divide over {pp} stages in chunks of {each} layers")
+    return chunks
 
 
 def canonical(layout: Layout, model: Model | None, stages: int) -> Layout:
@@ -209,7 +217,10 @@ def model_keys() -> frozenset[str]:
 
 # --- arguments of a script --------------------------------------------------------------------------------------------
 
-FLAGS = {"microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage"}
+FLAGS = {
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "apply_rope_fusion": "rope_fusion",
+}
 """Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
 
 LISTS = (
@@ -219,8 +230,9 @@ LISTS = (
 """Arguments of several words."""
 CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
 """The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
-UNDECIDED, STARTS, WORLD = "undecided", "starts", "world_size"
-"""What guesses the settings depend on (name: keys), keys in which several runs of a script differ, and its GPUs."""
+UNDECIDED, STARTS, WORLD, PER_NODE = "undecided", "starts", "world_size", "nproc_per_node"
+"""What guesses the settings depend on (name: keys), keys in which several runs of a script differ, its GPUs, and those
+of a node."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
 _OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
 """A variable without a value that is called after a list of options, which bash leaves out."""
@@ -263,7 +275,7 @@ RUNS_RECIPE = re.compile(r"(?:^|\s)--recipe[= ]")
 _OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
 
 
-def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], int]:
+def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], World]:
     """The last recipe that a script runs (`run_recipe.py --recipe NAME section.key=value`), its overrides by their last
     name, and the GPUs. Raises ValueError where it runs none, or where a variable of them has no value."""
     script = bash.followed(text, os.environ, folder)
@@ -290,7 +302,8 @@ def _settings(script: bash.Script) -> dict[str, Any]:
     words, last = trainings[-1]
     differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
     launched = world_of(words, bash.slurm(script.text))
-    return last | ({STARTS: differs} if differs else {}) | ({WORLD: str(launched)} if launched else {})
+    started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
+    return last | ({STARTS: differs} if differs else {}) | started
 
 
 def _of_program(words: list[str]) -> list[str]:
@@ -315,25 +328,3 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
     lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
     return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}
-
-
-_SIZES = (
-    (("--nnodes", "--num_nodes", "--num-nodes"), ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")),
-    (("--actor-num-nodes",), ("--actor-num-gpus-per-node",)),
-    ((), ("-np", "--num_processes", "--ntasks", "-n")),
-    (("--nodes", "-N"), ("--ntasks-per-node", "--gpus-per-node", "--gpus-per-task")),
-)
-"""Options of launchers for nodes and for processes: of a node, in all, of a node."""
-
-
-def world_of(words: list[str], header: Mapping[str, str]) -> int:
-    """GPUs that a command starts by its launcher, else by the header of its Slurm script; 0 where neither says."""
-    pairs = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = {word: value for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if whole_number(value)}
-    for nodes, each in _SIZES:
-        per = next((int(given[one]) for one in each if one in given), 0)
-        many = next((int(given[one]) for one in nodes if one in given), 0)
-        if per and (many or not nodes or not any(word in pairs for word in nodes)):
-            return per * (many or int(header.get("SLURM_NNODES", 1) if "torchrun" not in words[0] and nodes else 1))
-    of_node = header.get("SLURM_GPUS_PER_NODE") or header.get("SLURM_NTASKS_PER_NODE") or 0
-    return int(header.get("SLURM_NNODES", 1)) * int(of_node)

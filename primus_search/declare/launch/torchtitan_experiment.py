@@ -9,6 +9,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.declare.launch import torchtitan
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.declare.launch.world import World
 from primus_search.declare.megatron_yaml import PRESET_FOLDER
 from primus_search.declare.model_files import load_model
 from primus_search.declare.presets import model_called, presets
@@ -39,7 +40,7 @@ def of_torchtitan(
         set_for["global_batch_size"] = local * (world // ranks) if world else None
     started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
     read = experiment_of(
-        path, framework, row, set_for, given, keys, (loaded, problems), started, origin, is_whole=is_whole
+        path, framework, row, set_for, given, keys, (loaded, problems), World(started), origin, is_whole=is_whole
     )
     keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
     notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]

@@ -254,11 +254,15 @@ class Layer(nn.Module):
         if self.mlp is not None:
             result: Tensor = self.mlp(y)
             return result
+        return ops.checkpoint(self._moe, y) if self.recompute & Recompute.MOE else self._moe(y)
+
+    def _moe(self, y: Tensor) -> Tensor:
         assert self.experts is not None
         routed: Tensor = self.experts(y)
         if self.shared is None:
             return routed
-        shared = self.shared(y)
+        is_again = bool(self.recompute & Recompute.SHARED_EXPERTS)
+        shared = ops.checkpoint(self.shared, y) if is_again else self.shared(y)
         return routed + (shared if self.shared_gate is None else ops.gated(shared, self.shared_gate(y)))
 
 

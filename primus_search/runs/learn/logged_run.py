@@ -20,6 +20,8 @@ from primus_search.declare.hardware_files import Hardware, load_cluster, load_ha
 from primus_search.declare.launch import experiments
 from primus_search.declare.launch.contract import translated
 from primus_search.declare.launch.experiment import Experiment, settled, silent_axes
+from primus_search.declare.launch.megatron import PER_NODE
+from primus_search.declare.launch.world import World, nodes_of
 from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import read_records
 from primus_search.runs.learn.readers import read_log
@@ -156,7 +158,7 @@ def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) 
     own: dict[str, Any] = {
         "model": sized,
         "model_problems": tuple(problems),
-        "world": reading.gpus or 0,
+        "world": World(reading.gpus or 0, started.world.per_node),
         "assumed": _in_words(assumed),
     }
     return replace(started, **own, not_modelled=(*started.not_modelled, *reading.not_modelled))
@@ -259,12 +261,11 @@ def _sized(reading: LogReading) -> tuple[Model | None, Sequence[Problem]]:
 
 
 def _cluster(reading: LogReading, hardware: Hardware, stack: Stack, gpus: int) -> Cluster:
-    """As many nodes as the run had GPUs; a run on part of a node has a smaller one."""
-    per_node = min(hardware.network.gpus_per_node, gpus)
-    if gpus % per_node:
-        what = f"{gpus} GPUs are no whole number of nodes of {per_node} ({hardware.name})"
-        raise InputError([Problem(reading.source, what)])
-    return load_cluster(hardware, gpus // per_node, stack, gpus_per_node=per_node)
+    """As many nodes as the run had GPUs; a run on part of a node, or on nodes of another size, has such nodes."""
+    printed = str(reading.settings.get(PER_NODE, ""))
+    world = World(gpus, int(printed) if printed.isdecimal() else 0)
+    nodes, per_node = nodes_of(world, hardware.network.gpus_per_node)
+    return load_cluster(hardware, nodes, stack, gpus_per_node=per_node)
 
 
 def measurement_of(reading: LogReading) -> Measurement:

@@ -27,7 +27,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.base.units import to_base
-from primus_search.declare.hardware_files import load_stack, on_fewer_gpus
+from primus_search.declare.hardware_files import load_stack, on_gpus
 from primus_search.declare.record_table import read_records
 from primus_search.declare.source import Document, read
 from primus_search.runs.published import parts_of_run
@@ -144,7 +144,7 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     if parts_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
-    network = on_fewer_gpus(hardware.network, plain.network.gpus_per_node)
+    network = on_gpus(hardware.network, plain.network.gpus_per_node)
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
     own_file = replace(parts_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
     usual = replace(plain, network=replace(network, **nics), stack=own_file)

@@ -24,7 +24,8 @@ class Recompute(IntFlag):
     """What is recomputed in backward. Modules combine; FULL recomputes whole layers (see `recompute_num_layers`).
 
     CORE_ATTENTION is Megatron's `selective`; OP_SAC is torchtitan's per-op selective checkpointing (SDPA outputs and
-    every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too.
+    every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too. MOE is a
+    whole MoE layer behind its norm, router and exchange included; MLP the dense one alone.
     """
 
     NONE = 0
@@ -36,6 +37,8 @@ class Recompute(IntFlag):
     OP_SAC = 32
     FULL = 64
     OP_SAC_EXPERTS = 128
+    MOE = 256
+    SHARED_EXPERTS = 512
 
 
 class Offload(IntFlag):
@@ -143,7 +146,8 @@ class StateFormat(IntEnum):
     """Number formats of gradients, weights and optimizer state; STACK those of the software.
 
     BF16_MOMENTS    both Adam moments in BF16        BF16_STATE  moments and accumulated gradients in BF16
-    BF16_REDUCTION  gradients reduced in BF16        BF16_ALL    everything in BF16, without FP32 master weights
+    BF16_REDUCTION  gradients kept and reduced in BF16
+    BF16_ALL        everything in BF16, without FP32 master weights
     FP32_ALL        weights, gradients and moments in FP32; the weights are their own masters
     """
 

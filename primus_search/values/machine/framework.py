@@ -41,6 +41,8 @@ class Spelling:
     """How one axis is written.
 
     key      of an axis of numbers: its value is the axis' value
+    scale    the value of the axis over that of its setting (100: a share is written as a fraction)
+    switch   settings without which a number has no effect and the axis is 0
     values   of an axis of words: the settings of each word that can be expressed ("true" and "false" for switches)
     beside   further settings that a file with that word needs, which do not tell the word from others
     reads    other settings that mean the same word, for files that others wrote
@@ -49,6 +51,8 @@ class Spelling:
     """
 
     key: str = ""
+    scale: float = 1.0
+    switch: Settings = field(default_factory=dict)
     values: Mapping[str, Settings] = field(default_factory=dict)
     beside: Mapping[str, Settings] = field(default_factory=dict)
     reads: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
@@ -60,6 +64,7 @@ class Spelling:
     def keys(self) -> frozenset[str]:
         """Every key this knob may write or read."""
         settings = [
+            self.switch,
             *self.values.values(),
             *self.beside.values(),
             *(one for many in self.reads.values() for one in many),
@@ -92,17 +97,23 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habit:
-    """What a launch file sets where the stack it is priced with has a number or habit at a value (`gradient_comm_B`).
+class Decision:
+    """A number of the stack that settings of a job decide; the same row reads a launch file and writes it.
 
+    number      the field of the stack (`gradient_bytes`)
+    settings    those of a job where the number is `value`
+    value       null: what the setting `key` is set to
+    otherwise   what the number is of a job without the settings; null: what the stack has
     where       only of candidates whose axes have one of these words
     of_experts  only of models with experts
     """
 
-    habit: str
-    value: Any
-    settings: Settings
+    number: str
     source: str
+    settings: Settings = field(default_factory=dict)
+    value: Any = None
+    key: str = ""
+    otherwise: Any = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False
 
@@ -126,7 +137,7 @@ class Framework:
     ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
     effects   keys that are read, not modelled, and what they would change: slower, faster, more or less memory
     priced    values of such keys that are priced, one or several; off where a key is not listed
-    software  what a file sets for habits of the stack that it is priced with
+    decides   numbers of the stack that settings of a job decide
     """
 
     name: str = ANY
@@ -149,7 +160,7 @@ class Framework:
     keys: str = ""
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)
-    software: tuple[Habit, ...] = ()
+    decides: tuple[Decision, ...] = ()
     priced: Settings = field(default_factory=dict)
 
     @cached_property

@@ -151,7 +151,9 @@ class ReplicaTraffic:
     shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
     shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
-    gradient_bucket_params  Parameters whose gradients travel together; the last bucket of a step hides behind nothing.
+    gradient_bucket_params  Parameters whose gradients travel together, at least; the last bucket of a step hides behind
+        nothing.
+    bucket_params_per_rank  The same for each data-parallel rank, where a bucket grows with their number.
     gradient_overlap  Share of gradient reduction hidden where the candidate overlaps it.
     param_gather_overlap  Share of the distributed optimizer's weight gather hidden behind the next forward.
     broadcast_s  Time of each broadcast where owners of ZeRO-1 shards send their weights one after the other; 0:
@@ -162,6 +164,7 @@ class ReplicaTraffic:
     gathers_ends: bool
     shards_optimizer_across: bool
     gradient_bucket_params: float
+    bucket_params_per_rank: float
     gradient_overlap: float
     param_gather_overlap: float
     broadcast_s: float
