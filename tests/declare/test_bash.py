@@ -1,5 +1,6 @@
 """The reader of scripts against bash itself: a stub in the place of every program notes the words that it is given."""
 
+import shlex
 import shutil
 import subprocess
 import time
@@ -152,8 +153,8 @@ def test_programs_get_the_words_that_bash_gives_them(name: str, started_with_arg
     script = tmp_path / "run.sh"
     script.write_text(SCRIPTS[name])
     arguments = ARGUMENTS.get(name, "").split() if started_with_arguments else []
-    environ = {str(i): word for i, word in enumerate(arguments, start=1)}
-    commands = followed(SCRIPTS[name], environ, tmp_path).commands
+    started = f"set -- {shlex.join(arguments)}\n" if arguments else ""
+    commands = followed(started + SCRIPTS[name], {}, tmp_path).commands
     ours = [word for words in commands for word in (words[2:] if words[0] == "env" else words)]
     assert ours == by_bash(script, arguments)
 
