@@ -6,7 +6,7 @@ default_framework("nvidia")                       # Megatron-LM
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,19 +35,19 @@ from primus_search.values.machine.stack import GROUP_OF
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
 
-_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "defaults")
+_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults")
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
     "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
-    "number": "no number of a stack has that name",
+    "number": "no number of a stack has that name", "before": "is none of the releases",
 }  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "keys", "ignored", "effects", "priced", "flavors", "launchers", "lifts", "stacks", "stack_notes", "variants",
-    "decides",
+    "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
+    "variants", "decides", "before",
 )  # fmt: skip
 
 
@@ -89,31 +89,35 @@ def _read(path: Path) -> Framework:
     return framework_of(read(path), path.stem, path.parent)
 
 
-def framework_of(document: Document, name: str, beside: Path | None) -> Framework:
-    """The contract a document describes; `base` names one it extends, `lifts` rules of it that do not bind."""
+def framework_of(document: Document, name: str, beside: Path | None, newer: Framework | None = None) -> Framework:
+    """The contract a document describes; `base` names one it extends, `lifts` rules of it that do not bind.
+
+    newer: the contract that it changes into that of earlier releases.
+    """
     data, problems = document.data, list[Problem]()
     if not isinstance(data, dict):
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
     for key in [key for key in data if key not in _KEYS]:
         problems.append(document.problem((key,), f"unknown key{did_you_mean(key, _KEYS, problems)}"))
-    base = load_framework(str(data["base"]), beside=beside) if "base" in data else Framework()
+    base = newer or (load_framework(str(data["base"]), beside=beside) if "base" in data else Framework())
     releases = tuple(map(str, data.get("releases", base.releases)))
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
     shared = key_table(str(data["keys"])).get("decides", ()) if "keys" in data else ()
-    known = {"schedules": schedule_names(), "knobs": DEFAULTS, "number": GROUP_OF, "until": ("", *releases)}
+    known = {"schedules": schedule_names(), "knobs": DEFAULTS, "number": GROUP_OF, "until": ("", *releases),
+             "before": releases}  # fmt: skip
     reader = _Reader(document, problems, known)
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
     joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}
     found = Framework(
         name=name,
-        title=str(data.get("title", name)),
+        title=str(data.get("title", newer.title if newer else name)),
         releases=releases,
         vendors=tuple(data.get("vendors", base.vendors)),
         schedules={**base.schedules, **reader.named(Schedule, "schedules", data.get("schedules", {}))},
         spellings={**base.spellings, **reader.named(Spelling, "knobs", data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
-        lifted=tuple(one for one in requires if one.until),
+        lifted=(*(newer.lifted if newer else ()), *(one for one in requires if one.until)),
         idles=(*base.idles, *reader.listed(Idle, "idles", data.get("idles", []))),
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **table.effects, **data.get("effects", {})},
@@ -121,9 +125,10 @@ def framework_of(document: Document, name: str, beside: Path | None) -> Framewor
         decides=(*base.decides, *reader.listed(Decision, "decides", [*shared, *data.get("decides", [])])),
         **joined,
     )
+    older = reader.before(found, data.get("before", {}), beside)
     if problems:
         raise InputError(problems)
-    return found
+    return replace(found, before=older)
 
 
 class _Reader:
@@ -160,6 +165,20 @@ class _Reader:
             if name not in names:
                 self._problems.append(self._document.problem(("lifts",), f"no rule{did_you_mean(str(name), names)}"))
         return tuple(one for one in inherited if one.name not in lifted)
+
+    def before(
+        self, found: Framework, changes: Mapping[str, Mapping[str, Any]], beside: Path | None
+    ) -> dict[str, Framework]:
+        """The contracts of releases before those that the changes name, each over the next newer one, oldest first."""
+        for until in changes:
+            self._check(("before", until), until, "before")
+        older, newer = dict[str, Framework](), found
+        for until in (one for one in reversed(found.releases) if one in changes):
+            place = ("before", until)
+            lines = {keys[2:]: line for keys, line in self._document.lines.items() if keys[:2] == place}
+            newer = framework_of(Document(self._document.name, changes[until], lines), found.name, beside, newer)
+            older = {until: newer, **older}
+        return older
 
     def _condition(self, keys: Keys, text: str) -> None:
         try:

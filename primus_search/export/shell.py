@@ -39,6 +39,7 @@ def launch_file(
         "gpus": job.cluster.network.gpus_per_node,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
         "edits": [*argument_table("edits")[framework.launcher], *edits],
+        "options": framework.options,
         "row": job.row,
     }
     return lambda: rendered(f"launch/{template}", **values) + body

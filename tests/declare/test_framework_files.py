@@ -62,3 +62,32 @@ def test_every_problem_of_an_entry_is_said_at_once() -> None:
 
 def test_every_contract_is_read() -> None:
     assert {name: load_framework(name).name for name in FILES} == {name: name for name in FILES}
+
+
+def test_contracts_of_earlier_releases_are_laid_over_one_another() -> None:
+    data = {
+        "releases": ["1", "2", "3"],
+        "options": {"word": "new"},
+        "requires": [
+            {"name": "now", "holds": "tp > 0", "reason": "r", "source": "s"},
+            {"name": "first", "holds": "pp > 0", "reason": "r", "source": "s", "until": "2"},
+        ],
+        "before": {
+            "3": {"options": {"word": "old"}, "lifts": ["now"], "defaults": {"a": 1}},
+            "2": {"defaults": {"a": 2, "b": 3}},
+        },
+    }
+    found = framework_of(Document("own.yaml", data), "own", None)
+    told = {one: found.at(one) for one in found.releases}
+    assert {one: at.options["word"] for one, at in told.items()} == {"1": "old", "2": "old", "3": "new"}
+    assert {one: dict(at.defaults) for one, at in told.items()} == {"1": {"a": 2, "b": 3}, "2": {"a": 1}, "3": {}}
+    assert {one: [rule.name for rule in at.requires] for one, at in told.items()} == {
+        "1": ["first"],
+        "2": [],
+        "3": ["now"],
+    }
+
+
+def test_a_release_that_is_none_is_refused_where_earlier_contracts_are_named_by_it() -> None:
+    with pytest.raises(InputError, match=r"'4' is none of the releases|before"):
+        framework_of(Document("own.yaml", {"releases": ["1"], "before": {"4": {}}}), "own", None)

@@ -29,8 +29,8 @@ def overrides(text: str) -> dict[str, Any]:
     return {one.key_or_group: one.value() for one in parsed}
 
 
-def nemo_jobs(model: str, count: int) -> list[LaunchJob]:
-    space = {"model": model, "hardware": "h100", "nodes": 16, "framework": "nemo",
+def nemo_jobs(model: str, count: int, framework: str = "nemo") -> list[LaunchJob]:
+    space = {"model": model, "hardware": "h100", "nodes": 16, "framework": framework,
              "workload": {"seq_length": 8192, "global_batch_size": 512}}  # fmt: skip
     return list(jobs(make_space(space, name=model), count))
 
@@ -61,3 +61,16 @@ def test_what_a_candidate_has_off_is_written_off() -> None:
     assert found["model.tp_comm_overlap"] is False and found["comm_overlap"] is None
     assert found["model.num_moe_experts"] is None and found["model.mtp_num_layers"] is None
     assert found["ddp.overlap_grad_reduce"] is plain.row["overlap_grad_reduce"]
+
+
+@pytest.mark.parametrize(
+    ("release", "dataset", "needs"),
+    [("", "mock", "Megatron-Bridge v0.6.0 (container 26.08)"), ("@26.08", "mock", "NeMo Megatron-Bridge 26.08"),
+     ("@26.06", "llm-pretrain-mock", "NeMo Megatron-Bridge 26.06"), ("@25.11", "llm-pretrain-mock", "25.11")],
+)  # fmt: skip
+def test_a_script_names_its_release_and_the_dataset_of_that_release(release: str, dataset: str, needs: str) -> None:
+    """Choices of `--dataset`: scripts/training/run_recipe.py of Megatron-Bridge v0.5.1 and v0.6.0."""
+    job = nemo_jobs("llama3.1_8b", 1, f"nemo{release}")[0]
+    text = launch_files(job).texts["nemo.sh"]
+    assert f" --dataset {dataset} " in text
+    assert needs in next(line for line in text.splitlines() if line.startswith("# Needs: "))

@@ -9,6 +9,6 @@ OVERRIDES=(
 {% endfor %}
 )
 {% include "launch/torchrun.sh" %}
-  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset llm-pretrain-mock \
+  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset {{ options.dataset }} \
   --seq_length {{ seq_length }} \
   "${OVERRIDES[@]}" "$@"

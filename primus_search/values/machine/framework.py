@@ -123,7 +123,8 @@ class Framework:
     """One launcher of training jobs, at its newest release unless its name says another (`nemo@26.04`).
 
     release   what the entries were read in            vendors   whose devices it runs on; empty: any
-    releases  those that differ in what they refuse, oldest first
+    releases  those that differ, oldest first
+    before    the contract of every release before one, by that release, oldest first
     stacks    the software stack that runs under it, by the vendor of the devices; else the hardware file's default
     stack_notes  what is said of that stack, by the vendor
     variants  the variant of that stack for models with a fact (`has_sinks`), by the fact
@@ -132,6 +133,7 @@ class Framework:
     models    presets that the framework has a model of, and what it calls them
     flavors   other models of the framework by its name: the preset they are but for some fields, and those fields
     launchers what a program that starts the framework sets where a file does not, by the program's name
+    options   options of the command that starts a job, by the name that a template of launch files has
     defaults  what the framework takes a key to be that a file does not set, where that is not absent, off or 1
     keys      the list of its keys with a verdict each (`spaces/keys/NAME.yaml`)
     ignored   keys of a launch file that change neither time nor memory, by name or prefix with `*`
@@ -156,12 +158,14 @@ class Framework:
     models: Mapping[str, str] = field(default_factory=dict)
     flavors: Mapping[str, Settings] = field(default_factory=dict)
     launchers: Mapping[str, Settings] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
     keys: str = ""
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)
     decides: tuple[Decision, ...] = ()
     priced: Settings = field(default_factory=dict)
+    before: Mapping[str, "Framework"] = field(default_factory=dict)
 
     @cached_property
     def spelled(self) -> frozenset[str]:
@@ -182,8 +186,9 @@ class Framework:
     def at(self, release: str) -> "Framework":
         """The contract of one of `releases`, bound by what its successors lifted, too."""
         newer = self.releases[self.releases.index(release) + 1 :]
-        binding = tuple(one for one in self.lifted if one.until in newer)
-        return replace(self, name=f"{self.name}@{release}", requires=(*self.requires, *binding))
+        found = next((older for until, older in self.before.items() if until in newer), self)
+        binding = tuple(one for one in found.lifted if one.until in newer)
+        return replace(found, name=f"{self.name}@{release}", requires=(*found.requires, *binding))
 
     def runs_on(self, vendor: str) -> bool:
         """Whether the framework has a release for the devices of a vendor."""
