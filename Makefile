@@ -63,8 +63,8 @@ check: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x
 
 # Sources below $$PRIMUS_SEARCH_CLIENTS: folders of tests/support/judge/checkouts.py; what is missing is skipped, with its name.
-JUDGED := tests/tools/test_argument_tables.py tests/tools/test_random_scripts.py tests/declare/test_setting_verdicts.py \
-	tests/export tests/oracle/test_schedule_launchers.py
+JUDGED := tests/tools/test_argument_tables.py tests/tools/test_random_scripts.py tests/launch/test_setting_verdicts.py \
+	tests/launch tests/oracle/test_schedule_launchers.py
 judges: $(READY)
 	$(BIN)/python -m pytest $(SPREAD) -rs $(JUDGED)
 

@@ -12,20 +12,22 @@ from primus_search.base.version import __version__
 
 if TYPE_CHECKING:
     from primus_search.cost.project import project
-    from primus_search.declare import load_cluster, load_model, load_space
-    from primus_search.report.notebook import Run, load_run, search
+    from primus_search.declare import load_space
+    from primus_search.files.hardware_files import load_cluster
+    from primus_search.models.model_files import load_model
+    from primus_search.session.notebook import Run, load_run, search
 
 choose_kernel_cache()
 provide("host_file", f"{__name__}.measure.host_calibration", "host_file")
 
 _LAZY = {
-    "load_model": "declare",
-    "load_cluster": "declare",
+    "load_model": "models.model_files",
+    "load_cluster": "files.hardware_files",
     "load_space": "declare",
     "project": "cost.project",
-    "search": "report.notebook",
-    "load_run": "report.notebook",
-    "Run": "report.notebook",
+    "search": "session.notebook",
+    "load_run": "session.notebook",
+    "Run": "session.notebook",
 }
 """Public name -> module it lives in. Loaded at first use, so that `import primus_search` stays instant."""
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from primus_search.declare.source import read
+from primus_search.files.source import read
 from tools.class_fields import Field, Sources
 
 TABLES: Mapping[str, Any] = read(Path(__file__).with_name("argument_tables.yaml")).data

@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from primus_search.declare.fields import known_keys
-from primus_search.declare.source import read
+from primus_search.files.fields import known_keys
+from primus_search.files.source import read
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 

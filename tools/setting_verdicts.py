@@ -18,12 +18,12 @@ from pathlib import Path
 
 import yaml
 
-from primus_search.declare.fields import known_keys
-from primus_search.declare.framework_files import load_framework
-from primus_search.declare.launch import torchtitan
-from primus_search.declare.launch.contract import NEGATION, is_ignored
-from primus_search.declare.launch.megatron import model_keys
-from primus_search.declare.source import read
+from primus_search.files.fields import known_keys
+from primus_search.files.framework_files import load_framework
+from primus_search.files.source import read
+from primus_search.launch.contract import NEGATION, is_ignored
+from primus_search.launch.read import torchtitan
+from primus_search.launch.read.megatron import model_keys
 from primus_search.values.machine.framework import Framework
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data

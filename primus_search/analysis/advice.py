@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.units import GB
-from primus_search.declare.source import read
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, change_text
+from primus_search.files.source import read
 from primus_search.space import AxisValue
 from primus_search.values.candidates import Fp8
 from primus_search.values.knobs import KNOB

@@ -19,12 +19,12 @@ from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evi
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
-from primus_search.declare.evidence_files import load_ranges
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of
 from primus_search.exploration.ranking_table import is_row_lost
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.files.evidence_files import load_ranges
 from primus_search.schedule import Timeline
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

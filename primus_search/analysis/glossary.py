@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from primus_search.declare.source import read
+from primus_search.files.source import read
 from primus_search.schedule import algorithm
 from primus_search.schedule import names as schedule_names
 from primus_search.space.tokens import NICKNAMES, axis_name, meaning, read_token

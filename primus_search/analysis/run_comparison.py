@@ -13,11 +13,11 @@ import numpy as np
 
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
-from primus_search.declare.plain_forms import differences, to_plain
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.files.plain_forms import differences, to_plain
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.machine.cluster import Cluster

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.analysis.device_trace import TracedStep
 from primus_search.cost.breakdown import busiest_rank, stages_of
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tallied
 from primus_search.cost.projection import Projection
 from primus_search.cost.stage import piece_operations
-from primus_search.runs.device_trace import TracedStep
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 

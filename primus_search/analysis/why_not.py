@@ -13,8 +13,6 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.axes import AXIS, Reader, Word
-from primus_search.declare.launch.megatron import canonical
-from primus_search.declare.source import Document, did_you_mean, parse
 from primus_search.exploration import neighbours
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN
@@ -22,7 +20,9 @@ from primus_search.exploration.findings import Findings
 from primus_search.exploration.ranking_table import RankingTable
 from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.runs.learn.logged_run import read_job
+from primus_search.files.source import Document, did_you_mean, parse
+from primus_search.launch.read.megatron import canonical
+from primus_search.learning.logged_run import read_job
 from primus_search.space import Axis, AxisValue, ClusterChoice, Space
 from primus_search.space.tokens import pairs_of
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

@@ -11,7 +11,7 @@ from primus_search.base.guards.values import finite
 from primus_search.cli.output import print_json, write
 
 if TYPE_CHECKING:
-    from primus_search.runs.calibrate.kernel_fit import Result
+    from primus_search.measure.calibrate.kernel_fit import Result
 
 
 def calibrate(
@@ -34,8 +34,8 @@ def calibrate(
         return
     if device is not None:
         measurements = measured_table(device, measurements, hardware, gpu)
-    from primus_search.runs.calibrate.kernel_fit import calibrate_hardware, hardware_names
-    from primus_search.runs.calibrate.points import read_points
+    from primus_search.measure.calibrate.kernel_fit import calibrate_hardware, hardware_names
+    from primus_search.measure.calibrate.points import read_points
 
     if measurements is None or not measurements.is_file():
         what = f"no such file '{measurements}'" if measurements else "missing; give a CSV of measured kernels"
@@ -60,7 +60,7 @@ def _write_hardware(result: "Result", out: Path, table: Path | None) -> None:
     """The hardware file again with every fitted number and its provenance, and with the measured table if given."""
     import datetime
 
-    from primus_search.runs.calibrate.hardware_edits import with_fitted, with_tables
+    from primus_search.measure.calibrate.hardware_edits import with_fitted, with_tables
 
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     text = with_fitted(result.path.read_text(encoding="utf-8"), result.calibration, today, str(result.path))
@@ -80,7 +80,7 @@ def beside(out: Path, table: Path) -> str:
 
 def measured_table(device: str, path: Path | None, hardware: str | None, gpu: str | None, sweep: str = "full") -> Path:
     """Sweep this machine's device into a CSV that is read like a published one."""
-    from primus_search.declare.hardware_files import load_hardware
+    from primus_search.files.hardware_files import load_hardware
     from primus_search.measure.device.device_info import describe
     from primus_search.measure.device.device_table import measure_device
 

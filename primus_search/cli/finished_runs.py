@@ -66,9 +66,9 @@ def export(
     as_json: bool = False,
 ) -> None:
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
-    from primus_search.declare.framework_files import load_framework
-    from primus_search.export import FORMATS
-    from primus_search.export.ranks import SLURM, chosen_rows, files_of, write_all
+    from primus_search.files.framework_files import load_framework
+    from primus_search.launch import FORMATS
+    from primus_search.launch.write.launch_files import SLURM, chosen_rows, files_of, write_all
 
     if format_name and format_name not in FORMATS:
         raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
@@ -103,7 +103,7 @@ def explain(
     from primus_search.analysis.explanation import explain as explained
 
     if framework:
-        from primus_search.declare.framework_files import load_framework
+        from primus_search.files.framework_files import load_framework
 
         saved = saved.under(load_framework(framework, where="--framework"))
     found = [explained(saved, rank) for rank in map(saved.rank_named, rows or ["1"])]
@@ -192,8 +192,8 @@ def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
     """This node, or points recorded on one, beside its hardware file; what is slow, and what may be done about it."""
     from primus_search.base.html_templates import rendered
     from primus_search.cli.calibrate import measured_table
-    from primus_search.declare.hardware_files import HOST, load_hardware
-    from primus_search.runs.calibrate.points import site_shares
+    from primus_search.files.hardware_files import HOST, load_hardware
+    from primus_search.measure.calibrate.points import site_shares
 
     if hardware is None:
         raise InputError([Problem("--site", "needs --hardware: the file that describes these devices")])
@@ -213,7 +213,7 @@ DEFAULT_URI = "mlruns"
 
 def track(folder: Path, uri: str = "", experiment: str = "primus-search", as_json: bool = False) -> None:
     """Write a run, the trials of `tune` or a night to MLflow or W&B: numbers as metrics, words as parameters."""
-    from primus_search.report.tracking import send
+    from primus_search.session.tracking import send
 
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "") or DEFAULT_URI
     runs = send(folder, uri, experiment)

@@ -12,9 +12,9 @@ from primus_search.base.errors import InputError, Problem, printable
 from primus_search.cli.output import must_be_folder, opened, print_json, write
 
 if TYPE_CHECKING:
-    from primus_search.runs.learn.logged_run import Readings
-    from primus_search.runs.learn.reading import LogReading
-    from primus_search.runs.learn.site_stack import SiteStack
+    from primus_search.learning.logged_run import Readings
+    from primus_search.learning.reading import LogReading
+    from primus_search.learning.site_stack import SiteStack
     from primus_search.values.machine.stack import Stack
     from primus_search.values.measured_run import MeasuredRun, RunTable
 
@@ -28,12 +28,12 @@ def learn(
     as_json: bool = False,
 ) -> None:  # fmt: skip
     """Learn the stack of your own software and cluster from its training logs."""
-    from primus_search.runs.learn.logged_run import Readings, read_files
+    from primus_search.learning.logged_run import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
-    from primus_search.declare.search_path import sites
-    from primus_search.runs.learn.logged_run import SaidBeside
-    from primus_search.runs.learn.site_stack import learn_from, needed
+    from primus_search.files.search_path import sites
+    from primus_search.learning.logged_run import SaidBeside
+    from primus_search.learning.site_stack import learn_from, needed
 
     said = SaidBeside(hardware=hardware, model=model)
     if dry_run:
@@ -60,8 +60,8 @@ def learn(
 
 def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -> Callable[[Path], str]:
     """What writes the stack of some logs into a folder and returns its path. Raises `InputError` for unusable logs."""
-    from primus_search.runs.learn.logged_run import SaidBeside, read_files
-    from primus_search.runs.learn.site_stack import learn_from, needed
+    from primus_search.learning.logged_run import SaidBeside, read_files
+    from primus_search.learning.site_stack import learn_from, needed
 
     readings, said = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
     problems = [*readings.refused, *needed(readings, said, base)]
@@ -71,13 +71,13 @@ def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -
 
 
 def _table(path: Path) -> "RunTable":
-    from primus_search.runs.published import measured_table  # loaded for tables alone: it takes as long as ten logs
+    from primus_search.evidence.published import measured_table  # loaded for tables alone: it takes as long as ten logs
 
     return measured_table(path)
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.runs.learn.site_stack import runs_path, stack_path, stack_yaml, write_runs
+    from primus_search.learning.site_stack import runs_path, stack_path, stack_yaml, write_runs
 
     stack, runs = stack_path(folder, name), runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
@@ -101,7 +101,7 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
 
 
 def _all(readings: "Readings") -> list["LogReading"]:
-    from primus_search.runs.learn.logged_run import reading_of
+    from primus_search.learning.logged_run import reading_of
 
     return [*readings.runs, *(reading_of(run) for run in readings.measured)]
 
@@ -141,8 +141,8 @@ def next(
 
     from primus_search.cost.projection import FITS
     from primus_search.exploration.expected import RATE
-    from primus_search.runs.learn.hypotheses import FRAMEWORK_STACKS
-    from primus_search.runs.learn.next_runs import MOST_ROWS, next_runs
+    from primus_search.learning.hypotheses import FRAMEWORK_STACKS
+    from primus_search.learning.next_runs import MOST_ROWS, next_runs
     from primus_search.values.candidates import joined
 
     if framework is not None and framework not in FRAMEWORK_STACKS:
@@ -167,7 +167,7 @@ def next(
     chosen = [ranks[pick.row] for pick in advice.picks]
     files = []
     if out is not None and chosen:
-        from primus_search.export.ranks import chosen_rows, files_of, write_all
+        from primus_search.launch.write.launch_files import chosen_rows, files_of, write_all
 
         launch = files_of(saved, chosen_rows(saved, ",".join(map(str, chosen)), None), format_name)
         files = [str(path) for path in write_all(out, launch)]

@@ -10,8 +10,8 @@ import typer
 from primus_search.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from primus_search.declare.hardware_files import Hardware
-    from primus_search.declare.presets import Preset
+    from primus_search.files.hardware_files import Hardware
+    from primus_search.models.presets import Preset
     from primus_search.values.model import Model
 
 BILLION = 1e9
@@ -23,7 +23,7 @@ def models(
     name: str | None = None, ignore: list[str] | None = None, vocab_size: int | None = None, as_json: bool = False
 ) -> None:
     """The model presets and their sizes; with a NAME, everything about one model."""
-    from primus_search.declare.presets import presets
+    from primus_search.models.presets import presets
 
     if name is None:
         known = presets()
@@ -65,8 +65,8 @@ def _summary(name: str, preset: "Preset") -> dict[str, Any]:
 
 def _details(name: str, ignore: tuple[str, ...], vocab_size: int | None) -> dict[str, Any]:
     """Every field and count of one model, preset or imported."""
-    from primus_search.declare.model_files import load_model
-    from primus_search.declare.presets import load_preset, presets
+    from primus_search.models.model_files import load_model
+    from primus_search.models.presets import load_preset, presets
 
     known = presets()
     head: dict[str, Any] = _summary(name, load_preset(name)) if name in known else {}
@@ -106,7 +106,7 @@ def _of_experiment(name: str) -> "Model | None":
     from pathlib import Path
 
     from primus_search.base.errors import InputError
-    from primus_search.declare.launch.experiments import is_experiment, read_experiment
+    from primus_search.launch.read.experiments import is_experiment, read_experiment
 
     path = Path(name)
     if not path.is_file() or not is_experiment(path):
@@ -161,8 +161,8 @@ def hardware(name: str | None = None, as_json: bool = False) -> None:
 
     [FILE] behind a source names the file that the number is inherited from (extends:).
     """
-    from primus_search.declare.hardware_files import load_hardware, read_stack
-    from primus_search.declare.search_path import FileKind, name_and_version, names
+    from primus_search.files.hardware_files import load_hardware, read_stack
+    from primus_search.files.search_path import FileKind, name_and_version, names
 
     stacks = names(FileKind.STACK)
     if name is None:

@@ -18,7 +18,7 @@ def nightly(
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
     from primus_search import nightly as nights
     from primus_search.base.errors import InputError, Problem
-    from primus_search.declare.search_path import FileKind, find
+    from primus_search.files.search_path import FileKind, find
 
     if update_baseline != bool(reason.strip()):
         what = "say why today's figures are right: --reason TEXT" if update_baseline else "needs --update-baseline"

@@ -49,8 +49,8 @@ def project(
 
         write(trace, trace_bytes(space.job, one, projection, packed=trace.suffix == ".gz"), "--trace")
     if against is not None:
+        from primus_search.analysis.device_trace import read_trace
         from primus_search.analysis.traced_step import side_by_side
-        from primus_search.runs.device_trace import read_trace
 
         figures["trace"] = side_by_side(space.job, one, projection, read_trace(against))
     if as_json:
@@ -69,7 +69,7 @@ def _of_options(
     given = [*(sets or []), *([f"--ignore ignore=[{','.join(ignore)}]"] if ignore else [])]
     notes, not_modelled = list[str](), None
     if file is not None:
-        from primus_search.export.experiment_space import space_of, start
+        from primus_search.launch.experiment_space import space_of, start
 
         experiment = start(file, hardware, nodes, model, shlex.split(arguments), _per_node(given))
         space = space_of(experiment, given, stack, framework)
@@ -94,9 +94,9 @@ def _per_node(sets: list[str]) -> int:
 
 def _recipe(name: str) -> Path:
     """The path that stands for a recipe. Raises `InputError` for a name that none has."""
-    from primus_search.declare.fields import key_table
-    from primus_search.declare.launch.experiments import RECIPES, is_recipe
-    from primus_search.declare.source import did_you_mean
+    from primus_search.files.fields import key_table
+    from primus_search.files.source import did_you_mean
+    from primus_search.launch.read.experiments import RECIPES, is_recipe
 
     if not is_recipe(Path(name)):
         known = key_table(RECIPES)
@@ -119,8 +119,8 @@ def _of_row(row: str) -> "tuple[Space, Candidates]":
 
 def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None, framework: str) -> "Space":
     """A space of one candidate: every axis at its plain value unless set."""
-    from primus_search.declare.hardware_files import load_hardware
     from primus_search.declare.space_file import make_space
+    from primus_search.files.hardware_files import load_hardware
 
     try:
         gpus = max(nodes, 1) * load_hardware(hardware).network.gpus_per_node
@@ -162,8 +162,8 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
     from primus_search.cost.memory import fit_verdict
     from primus_search.cost.projection import Verdict
-    from primus_search.declare.evidence_files import load_ranges
     from primus_search.exploration.neighbours import figures_of
+    from primus_search.files.evidence_files import load_ranges
 
     p, one, sure = ranked.projection, ranked.candidates, ranked.confidence
     of = figures_of(p, 0)

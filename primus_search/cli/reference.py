@@ -24,8 +24,8 @@ def schema(of: str = "space") -> None:
     """
     from primus_search.base.errors import InputError, Problem
     from primus_search.cli.output_schema import commands, output_schema
-    from primus_search.declare.source import did_you_mean
     from primus_search.declare.space_schema import json_schema
+    from primus_search.files.source import did_you_mean
 
     known = ("space", *commands())
     if of not in known:

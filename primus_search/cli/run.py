@@ -15,8 +15,8 @@ from primus_search.cli import overrides
 from primus_search.cli.output import must_exist, write
 
 if TYPE_CHECKING:
-    from primus_search.declare.search_path import Snapshot
     from primus_search.exploration import SearchResult
+    from primus_search.files.search_path import Snapshot
     from primus_search.space import Space
 
 
@@ -33,8 +33,8 @@ def run(
     loaded, inputs = _loaded(space, given, out if resume else None)  # validate input before the slow imports
     from primus_search.exploration import Options, default_folder
     from primus_search.exploration.kernel_compilation import compile_kernels
-    from primus_search.report.complete_search import search
     from primus_search.report.terminal import View, print_result, progress_bar
+    from primus_search.session.complete_search import search
 
     must_exist(load_benchmark, "--load-benchmark")
     for flag, file in (("--load-benchmark", load_benchmark), ("--save-benchmark", save_benchmark)):
@@ -81,7 +81,7 @@ def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Sp
 
     load_without("numba.np.arraymath", "scipy.linalg")  # for products of matrices, which no kernel has: 0.1 s
     from primus_search.declare import load_space
-    from primus_search.declare.search_path import Snapshot, load_recorded
+    from primus_search.files.search_path import Snapshot, load_recorded
 
     kept = Snapshot.read(resumed) if resumed else None
     if kept is None or not kept.stands_for(space):
@@ -158,7 +158,7 @@ def _name(text: str) -> str:
 
 def _space_file(folder: Path, data: dict[str, Any], force: bool) -> Path:
     """The space file in the run folder. Raises `InputError` where it cannot be written, or another run is there."""
-    from primus_search.declare.source import written
+    from primus_search.files.source import written
 
     path, text = folder / SPACE_FILE, written(data)
     is_same = path.is_file() and path.read_text(encoding="utf-8") == text

@@ -14,7 +14,7 @@ from primus_search.cli.output import must_be_folder, print_json
 
 if TYPE_CHECKING:
     from primus_search.exploration.run_folder.saved_run import SavedRun
-    from primus_search.runs.learn.tuning import TrialRows, Tuned
+    from primus_search.learning.tuning import TrialRows, Tuned
 
 
 def tune(
@@ -24,13 +24,13 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best configuration by running few: choose, launch, read the log, learn, choose again."""
     changed = dict(locals())
-    from primus_search.export.ranks import SLURM
-    from primus_search.runs.learn.trial import Limits
-    from primus_search.runs.learn.tuning import TrialRows, launch_words, tune
+    from primus_search.launch.write.launch_files import SLURM
+    from primus_search.learning.trial import Limits
+    from primus_search.learning.tuning import TrialRows, launch_words, tune
 
     share, _ = _share(until), launch_words(launch)  # before the search: a mistake is said at once
     if through:
-        from primus_search.runs.learn import submitted
+        from primus_search.learning import submitted
 
         launch = submitted.through(through, launch)
     if format_name not in ("", SLURM):
@@ -60,8 +60,8 @@ def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
     """The search whose rows are tried: the one of the folder where it finished, else a new one."""
     from primus_search.declare import load_space
     from primus_search.exploration.run_folder.saved_run import SavedRun
-    from primus_search.report.complete_search import search
-    from primus_search.runs.learn.tuning import SEARCH
+    from primus_search.learning.tuning import SEARCH
+    from primus_search.session.complete_search import search
 
     folder = out / SEARCH
     if not (folder / "run.json").is_file():
@@ -75,7 +75,7 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
     """What writes the launch files of a rank into a trial's folder and returns the name of its script."""
 
     def prepare(rank: int, folder: Path) -> str:
-        from primus_search.export.ranks import SLURM, SLURM_FILE, chosen_rows, files_of, write_all
+        from primus_search.launch.write.launch_files import SLURM, SLURM_FILE, chosen_rows, files_of, write_all
 
         framework = saved.cluster(rank).framework
         if framework.is_any:
@@ -99,8 +99,8 @@ def _share(text: str) -> float:
 
 
 def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
-    from primus_search.runs.learn.site_stack import write_runs
-    from primus_search.runs.learn.tuning import RUNS, runs_of
+    from primus_search.learning.site_stack import write_runs
+    from primus_search.learning.tuning import RUNS, runs_of
 
     ran = [one for one in found.outcomes if one.tokens_per_s_per_gpu]
     if ran:

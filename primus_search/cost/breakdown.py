@@ -18,13 +18,13 @@ from primus_search.cost.pipeline import BLOCKING, FAR_S, NEAR_S, PASS_S, far_hop
 from primus_search.cost.projection import Projection
 from primus_search.cost.replicas import dealt_of, params_per_rank, tied_gradient_s
 from primus_search.cost.stage import piece_counts, pieces
-from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm
 from primus_search.cost.traffic.data_parallel import data_parallel
 from primus_search.cost.traffic.layer_traffic import add_beside, add_inside, end_traffic_s, sharded_ends
 from primus_search.schedule import Costs, Timeline, order_for, ranks_of, simulate
 from primus_search.values.candidates import Candidates, Floats, Ints, Recompute, RecomputeMethod
 from primus_search.values.job import Job
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import LayerKind
 
 TRAFFIC_PARTS = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "host_copies")

@@ -17,7 +17,6 @@ from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.cost.stage import MeasuredLayers
-from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.data_parallel import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.schedule import ranks_of
 from primus_search.values.candidates import Candidates, Floats, Ints, Optimizer, Sharding
@@ -25,6 +24,7 @@ from primus_search.values.job import Job
 from primus_search.values.layout import StageLayers, dealt_layers
 from primus_search.values.machine.cluster import Accelerator, Network
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import Model
 
 UPDATE, REPLICA_TERMS = 4, 5

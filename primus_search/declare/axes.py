@@ -14,7 +14,7 @@ from typing import Any
 
 from primus_search.base.errors import Problem
 from primus_search.base.guards.values import LARGEST_WHOLE
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words, quoted
+from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import AXES, AxisValue

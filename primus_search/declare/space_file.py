@@ -18,13 +18,13 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
-from primus_search.declare.framework_files import default_framework, framework_names, load_framework
-from primus_search.declare.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
-from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import with_measured_switches
-from primus_search.declare.search_path import FileKind, find, is_path, title
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words, read
 from primus_search.declare.space_schema import SpaceFile, applied, validate
+from primus_search.files.framework_files import default_framework, framework_names, load_framework
+from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
+from primus_search.files.search_path import FileKind, find, is_path, title
+from primus_search.files.source import Document, Keys, did_you_mean, join_words, read
+from primus_search.models.model_files import load_model
 from primus_search.space import (
     AXES,
     Axis,
@@ -65,7 +65,7 @@ def load_space(
     """The space in a file (a path, or the name of one that ships with the package).
 
     `overrides` are `key=value` texts as after `--set` (or `--flag key=value`, for messages to name); `environ` replaces
-    the process environment; `host_file` is called when the hardware is `host` (see `declare.hardware_files`).
+    the process environment; `host_file` is called when the hardware is `host` (see `files.hardware_files`).
     Raises InputError with every problem.
     """
     text = str(path)

@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.axes import AXIS
-from primus_search.declare.source import Document, Keys, did_you_mean, join_words, parse, plain, quoted
+from primus_search.files.source import Document, Keys, did_you_mean, join_words, parse, plain, quoted
 from primus_search.space import Override
 from primus_search.space.tokens import axis_name
 from primus_search.space.types import Device, Method, Numerics, Objective

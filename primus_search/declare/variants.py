@@ -16,9 +16,9 @@ from typing import Any, Literal, get_origin
 from primus_search.base import units
 from primus_search.base.errors import Problem
 from primus_search.base.field_paths import value_at, with_value
-from primus_search.declare.hardware_files import Hardware, on_gpus
-from primus_search.declare.records import Reading, read_value
-from primus_search.declare.source import Document, Keys, did_you_mean
+from primus_search.files.hardware_files import Hardware, on_gpus
+from primus_search.files.records import Reading, read_value
+from primus_search.files.source import Document, Keys, did_you_mean
 from primus_search.space import ClusterChoice
 from primus_search.values.machine.cluster import Accelerator, Cluster, Network, Reliability
 from primus_search.values.machine.framework import Framework

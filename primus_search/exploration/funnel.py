@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from primus_search.base.errors import NothingFits
 from primus_search.base.guards.interrupts import Interrupted, results
-from primus_search.declare.search_path import Snapshot
 from primus_search.exploration.engines.local_engine import Engine, WorkerLost, affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
@@ -22,6 +21,7 @@ from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.journal import Journal
+from primus_search.files.search_path import Snapshot
 from primus_search.space import Space
 
 KEEP = 100_000
@@ -47,7 +47,7 @@ class Options:
     ray_address  of a running cluster, or "" for a private one
     keep         rows written of each ranking   resume   continue what the run folder's journal holds
     force        replace the run of another question in the folder
-    inputs       texts that the space was loaded from, where they are known (`declare.search_path.load_recorded`)
+    inputs       texts that the space was loaded from, where they are known (`files.search_path.load_recorded`)
     """
 
     engine: str = "auto"

@@ -15,7 +15,6 @@ import numpy as np
 
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
-from primus_search.cost.state_formats import is_stacks_own
 from primus_search.declare.record_table import own_runs_of
 from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.ranking_table import RUN, RankingTable
@@ -23,6 +22,7 @@ from primus_search.exploration.result import SearchResult
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, StateFormat
+from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.measured_run import MeasuredRun
 
 SAME = tuple(knob.name for knob in KNOBS if knob.is_printed)

@@ -17,7 +17,7 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 
 if TYPE_CHECKING:
-    from primus_search.exploration.answer import Answer
+    from primus_search.analysis.answer import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class SearchResult:
     method, method_reason   how candidates were chosen, and why that way
     is_complete             False after a budget ran out or an interrupt: the best so far
     interrupted_by          number of the signal that ended the search early, or 0
-    answer                  what the first screen says (`exploration.answer`); None before it was decided
+    answer                  what the first screen says (`analysis.answer`); None before it was decided
     baseline                what somebody runs now, beside the winner; None where nobody said
     seconds                 wall time of the search
     keep                    rows of each cluster's ranking that the run folder keeps; 0: all of them

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from primus_search.analysis.answer import decide
 from primus_search.base.guards.files import replacing
-from primus_search.exploration.answer import decide
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.rank import frontier_after

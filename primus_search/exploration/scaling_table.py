@@ -20,11 +20,11 @@ import math
 from dataclasses import asdict, dataclass
 
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from primus_search.cost.state_formats import state_bytes
 from primus_search.exploration.result import SearchResult
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Reliability
+from primus_search.values.machine.state_formats import state_bytes
 
 COVERED = 0.99
 """Share of the time in which a failed node finds a spare."""

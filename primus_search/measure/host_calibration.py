@@ -39,8 +39,8 @@ from primus_search.base.errors import PrimusSearchError
 from primus_search.base.guards.files import cache_folder, replacing
 from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
-from primus_search.declare.evidence_files import tables_of
-from primus_search.declare.source import written
+from primus_search.files.evidence_files import tables_of
+from primus_search.files.source import written
 from primus_search.measure.device.device_info import cpu_name, resident_bytes
 from primus_search.measure.device.device_table import TERA, to_csv
 from primus_search.measure.modules.streams import COUNTED_BYTES, Sizes, both_passes, memory_law, rates, stream_seconds

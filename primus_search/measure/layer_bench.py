@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from primus_search.declare.plain_forms import from_plain, to_plain
+from primus_search.files.plain_forms import from_plain, to_plain
 from primus_search.measure.device import device_info as devices
 from primus_search.measure.device.device_info import CPU, heat, placed
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle

@@ -18,8 +18,8 @@ from typing import Any
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, locked, read_text, write_whole
 from primus_search.base.version import __version__
-from primus_search.declare.plain_forms import Plain, from_plain, to_plain
-from primus_search.declare.search_path import FileKind, names
+from primus_search.files.plain_forms import Plain, from_plain, to_plain
+from primus_search.files.search_path import FileKind, names
 from primus_search.nightly.figures import Accuracy, ClusterFigures
 from primus_search.space import Axis, ClusterChoice, Constraint, SearchSettings, Space
 from primus_search.values.layout import Layout

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from primus_search.base.errors import UNREADABLE, PrimusSearchError
-from primus_search.declare.plain_forms import Leaf, Plain, differences, with_leaf
+from primus_search.files.plain_forms import Leaf, Plain, differences, with_leaf
 from primus_search.nightly.baseline import GROUPS, MACHINE, BaselineState, Inputs, changed, with_groups
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
 from primus_search.nightly.sweep import NightlySweep

@@ -14,11 +14,11 @@ from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import first_choices, summary, sweeps
 from primus_search.exploration import ClusterResult, Options, run_search
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import first_choices, summary, sweeps
 from primus_search.space import ClusterChoice, Enumerator, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from primus_search.base.errors import UNREADABLE, InputError, PrimusSearchError, Problem
 from primus_search.base.units import GB
-from primus_search.declare.plain_forms import short_text
+from primus_search.files.plain_forms import short_text
 from primus_search.nightly import baseline, figures
 from primus_search.nightly.baseline import Baseline, BaselineState
 from primus_search.nightly.causes import Cause, attribute, changes, relative

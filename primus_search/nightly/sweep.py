@@ -20,9 +20,9 @@ from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare import load_space
-from primus_search.declare.fields import Fields
-from primus_search.declare.search_path import FileKind, find, shipped
-from primus_search.declare.source import read
+from primus_search.files.fields import Fields
+from primus_search.files.search_path import FileKind, find, shipped
+from primus_search.files.source import read
 from primus_search.space import Space
 
 KEYS = ("name", "baseline", "tolerances", "accuracy", "speed", "sweep")

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from primus_search.analysis.answer import Answer
+from primus_search.analysis.choices import Choice
 from primus_search.analysis.labels import chance, short
 from primus_search.base.units import GB
 from primus_search.cost.projection import FITS
-from primus_search.exploration.answer import Answer
-from primus_search.exploration.choices import Choice
 from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
 

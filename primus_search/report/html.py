@@ -32,8 +32,8 @@ from primus_search.exploration.result import is_of
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.export import Inexpressible, launch_files
-from primus_search.export.job import LaunchJob
+from primus_search.launch import Inexpressible, launch_files
+from primus_search.launch.write.job import LaunchJob
 from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

@@ -14,19 +14,19 @@ from typing import Any, TextIO
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
+from primus_search.analysis.answer import answer_of
 from primus_search.analysis.labels import between, chance, counted, evidence_of, rests, short
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import FIT_THRESHOLD
-from primus_search.exploration.answer import answer_of
 from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import figures_of
 from primus_search.exploration.ranking_table import RankingTable
 from primus_search.exploration.result import SearchResult, is_on
 from primus_search.exploration.scaling_table import ladder
-from primus_search.export.ranks import refusal_of
+from primus_search.launch.write.launch_files import refusal_of
 from primus_search.report import plain_tables as tables
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier

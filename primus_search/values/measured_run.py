@@ -1,7 +1,7 @@
 """A measured training run: a candidate with a measurement.
 
 `validate` scores such records, the laboratory fits numbers to them, and learning takes them as observations. They come
-from published tables (`runs/published` converts those), from tables of records (`declare/record_table.py`), or from
+from published tables (`evidence/published` converts those), from tables of records (`declare/record_table.py`), or from
 logs.
 """
 

@@ -9,9 +9,9 @@ import pytest
 
 from primus_search.base.errors import UNREADABLE, InputError, readable
 from primus_search.declare.record_table import read_records
-from primus_search.declare.search_path import FOLDER, INDEX, Snapshot
-from primus_search.runs.learn.logs.mlperf import observe
-from primus_search.runs.learn.transcript import Transcript
+from primus_search.files.search_path import FOLDER, INDEX, Snapshot
+from primus_search.learning.logs.mlperf import observe
+from primus_search.learning.transcript import Transcript
 
 
 @pytest.mark.parametrize("error", [kind("why") for kind in (*UNREADABLE, KeyError, OverflowError, UnicodeError)])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.analysis.device_trace import read_trace
 from primus_search.base.errors import InputError
 from primus_search.base.guards import files
+from primus_search.learning.readers import read_log
 from primus_search.nightly.baseline import read_baseline
 from primus_search.nightly.sweep import load_sweep
-from primus_search.runs.device_trace import read_trace
-from primus_search.runs.learn.readers import read_log
 
 KILLED = """
 import os, signal, sys

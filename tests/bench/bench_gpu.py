@@ -117,7 +117,7 @@ def device_slug(name: str) -> str:
 
 def hardware_for(slug: str) -> str:
     """The hardware file all parts of whose name begin a word of the device's, the longest; empty if there is none."""
-    from primus_search.declare.search_path import FileKind, names
+    from primus_search.files.search_path import FileKind, names
 
     words = slug.split("-")
     known = [
@@ -130,8 +130,8 @@ def hardware_for(slug: str) -> str:
 
 def hardware_like(info, memory_bytes: float) -> str:
     """The hardware file of that architecture whose memory is the nearest, for devices that do not say their name."""
-    from primus_search.declare.hardware_files import load_hardware
-    from primus_search.declare.search_path import FileKind, names
+    from primus_search.files.hardware_files import load_hardware
+    from primus_search.files.search_path import FileKind, names
     from primus_search.measure.device.device_info import is_architecture_of
 
     away = {}
@@ -149,13 +149,13 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     Writes the hardware file with the laws and the table beside the sweep.
     """
     from primus_search.cost.replicas import bytes_per_param
-    from primus_search.declare.evidence_files import read_tables
-    from primus_search.declare.hardware_files import load_hardware, load_stack
+    from primus_search.files.evidence_files import read_tables
+    from primus_search.files.hardware_files import load_hardware, load_stack
+    from primus_search.measure.calibrate.hardware_edits import with_fitted, with_tables
+    from primus_search.measure.calibrate.kernel_fit import calibrate_hardware
+    from primus_search.measure.calibrate.points import read_points
     from primus_search.measure.isolate import ProcessVerdict, isolated
     from primus_search.measure.modules.streams import memory_law
-    from primus_search.runs.calibrate.hardware_edits import with_fitted, with_tables
-    from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
-    from primus_search.runs.calibrate.points import read_points
     from tests.support.single_device import SIZES, device_rates
 
     loaded = load_hardware(hardware)
@@ -196,7 +196,7 @@ def stage_facts(stage) -> dict:
 
 def one_device(hardware: str, accelerator):
     """A cluster of one device."""
-    from primus_search.declare.hardware_files import load_hardware, load_stack, on_gpus
+    from primus_search.files.hardware_files import load_hardware, load_stack, on_gpus
     from primus_search.values.machine.cluster import Cluster
 
     network = on_gpus(load_hardware(hardware).network, 1)
@@ -290,7 +290,7 @@ def measure_models(models, hardware: str, accelerator, kind: str, scale: Scale, 
 
 def run(options, kind: str, models) -> int:
     """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
-    from primus_search.declare.hardware_files import load_hardware
+    from primus_search.files.hardware_files import load_hardware
     from primus_search.measure.candidate_bench import MeasurementCache
     from primus_search.measure.device.device_info import describe, memory_bytes
     from primus_search.measure.device.device_table import measure_device
@@ -355,7 +355,7 @@ def main(arguments=None) -> int:
     if not torch.cuda.is_available():
         print(f"no CUDA or ROCm device on this machine: nothing measured{unseen(torch.__version__)}")
         return 0
-    from primus_search.declare.model_files import load_model
+    from primus_search.models.model_files import load_model
 
     return run(options, "cuda", [load_model(name) for name in options.models.split(",")])
 

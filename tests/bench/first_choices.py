@@ -1,7 +1,7 @@
 """The winner's curse: `python tests/bench/first_choices.py` writes docs/dev/first_choices.md.
 
 A search takes the configuration of the highest projected rate, so it prefers those whose error is upward. Measured on
-every sweep (`primus_search.runs.validate.score_runs`) of the tables behind the shipped numbers, each run projected
+every sweep (`primus_search.evidence.validate.score_runs`) of the tables behind the shipped numbers, each run projected
 by numbers fitted without its source and model.
 """
 
@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from primus_search.runs.published import measured_table, validated
-from primus_search.runs.validate.score_runs import ScoredRun, first_choices, sweeps
+from primus_search.evidence.published import measured_table, validated
+from primus_search.evidence.validate.score_runs import ScoredRun, first_choices, sweeps
 from tools.fit.training_run import left_out_rates
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -25,13 +25,13 @@ import pandas as pd
 
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.projection import FITS, OUT_OF_MEMORY
-from primus_search.declare.hardware_files import load_stack
-from primus_search.declare.search_path import FileKind, shipped
-from primus_search.runs.learn.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
-from primus_search.runs.learn.posterior import evidence_of, log_rates, reference_of
-from primus_search.runs.learn.site_stack import learn_stack
-from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score_runs import project_runs
+from primus_search.evidence.published import measured_table
+from primus_search.evidence.validate.score_runs import project_runs
+from primus_search.files.hardware_files import load_stack
+from primus_search.files.search_path import FileKind, shipped
+from primus_search.learning.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
+from primus_search.learning.posterior import evidence_of, log_rates, reference_of
+from primus_search.learning.site_stack import learn_stack
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, on_stack
 from tools.fit.training import log_rates as fitted_rates

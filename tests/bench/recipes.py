@@ -31,10 +31,10 @@ import numpy as np
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.declare import make_space
+from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.parts_of_run import stack_file
+from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.exploration.funnel import Options, run_search
-from primus_search.runs.published import measured_table
-from primus_search.runs.published.parts_of_run import stack_file
-from primus_search.runs.validate.score_runs import project_runs
 from primus_search.space import Enumerator, Space
 from primus_search.values.knobs import KNOBS
 from primus_search.values.measured_run import MeasuredRun, overridden

@@ -16,8 +16,8 @@ import numpy as np
 import optuna
 
 from primus_search.cost.project import Projector
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.runs.learn.next_runs import next_runs
+from primus_search.files.hardware_files import load_cluster
+from primus_search.learning.next_runs import next_runs
 from primus_search.values.candidates import joined
 from primus_search.values.job import Job
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 import yaml
 
-from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_schema import json_schema
+from primus_search.files.search_path import FileKind, names
 
 
 def cli(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[str]:

@@ -6,9 +6,9 @@ import pytest
 
 from primus_search.cost.confidence.coverage import Covered, coverage, in_words
 from primus_search.cost.confidence.uncertainty import UNKNOWN, band
-from primus_search.declare.evidence_files import load_ranges
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
+from primus_search.files.evidence_files import load_ranges
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster, Range, Ranges

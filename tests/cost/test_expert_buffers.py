@@ -7,8 +7,8 @@ import pytest
 
 from primus_search.cost.memory.buffers import expert_buffer
 from primus_search.cost.memory.share import Share
-from primus_search.declare.hardware_files import load_stack
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_stack
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, DispatchBackend
 from primus_search.values.workload import Workload
 

@@ -5,8 +5,8 @@ import pytest
 
 from primus_search.cost.parts.layer import core_attention
 from primus_search.declare import make_space
-from primus_search.export.job import LaunchJob
-from primus_search.export.nemo import overrides
+from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.nemo import overrides
 from primus_search.space import Enumerator
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job

@@ -6,8 +6,8 @@ import pytest
 from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.stage import race_s
 from primus_search.cost.traffic.expert_parallel import exchange_s
-from primus_search.declare.hardware_files import load_hardware, load_stack
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_hardware, load_stack
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import with_numbers
 from primus_search.values.model import MixtureOfExperts

@@ -7,7 +7,7 @@ import pytest
 from primus_search.cost.memory import Share, memory_by_rank
 from primus_search.cost.memory.logits import head_memory
 from primus_search.cost.projection import Memory
-from primus_search.declare.hardware_files import load_stack
+from primus_search.files.hardware_files import load_stack
 from primus_search.values.candidates import Candidates, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED

@@ -7,7 +7,8 @@ import pytest
 from primus_search.cost.breakdown import stages_of, traffic
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
-from primus_search.declare import load_cluster, load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Offload
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload

@@ -9,7 +9,7 @@ from primus_search.base.units import GB, GIB
 from primus_search.cost.memory import MemoryTable, Share, fit_probability, memory_by_rank, saved_tensors
 from primus_search.cost.memory.activations import kept_by_operation
 from primus_search.cost.memory.rank_moments import held_microbatches
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED

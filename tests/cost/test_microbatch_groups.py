@@ -7,9 +7,10 @@ import pytest
 
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
-from primus_search.declare import load_cluster, load_model
-from primus_search.declare.framework_files import load_framework
-from primus_search.declare.launch.megatron import candidate_words
+from primus_search.files.framework_files import load_framework
+from primus_search.files.hardware_files import load_cluster
+from primus_search.launch.read.megatron import candidate_words
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload

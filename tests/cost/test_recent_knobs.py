@@ -10,9 +10,9 @@ from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.share import Share
 from primus_search.cost.project import Projector
 from primus_search.cost.replicas import host_update_s, newton_schulz_s
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
-from primus_search.runs.published import validated
+from primus_search.evidence.published import validated
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, DispatchBackend, Fp8, Optimizer, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Offload

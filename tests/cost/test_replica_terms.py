@@ -8,8 +8,8 @@ import pytest
 from primus_search.cost.pipeline import far_hops
 from primus_search.cost.replicas import UPDATE, params_per_rank, replica_terms
 from primus_search.cost.stage import MeasuredLayers
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.schedule import ranks_of
 from primus_search.values.candidates import Candidates, PipelineOrder
 from primus_search.values.job import Job

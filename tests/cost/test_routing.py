@@ -15,9 +15,9 @@ from primus_search.cost.parts.layer import expert_operations
 from primus_search.cost.parts.operations import GroupedLinear, Module, Part, tally
 from primus_search.cost.parts.routing import permuted_rows
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean, destinations_of, distinct_destinations
-from primus_search.declare.hardware_files import load_hardware, load_stack
-from primus_search.declare.model_files import load_model
-from primus_search.runs.published import validated
+from primus_search.evidence.published import validated
+from primus_search.files.hardware_files import load_hardware, load_stack
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8, GroupedGemm
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster

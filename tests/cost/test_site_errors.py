@@ -15,10 +15,10 @@ from primus_search.cost.confidence.uncertainty import (
     site_band,
     site_ratio,
 )
-from primus_search.declare.hardware_files import is_guess, load_cluster, load_hardware, site_of
-from primus_search.declare.model_files import load_model
-from primus_search.declare.search_path import FileKind, names
 from primus_search.declare.space_file import load_space
+from primus_search.files.hardware_files import is_guess, load_cluster, load_hardware, site_of
+from primus_search.files.search_path import FileKind, names
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Fp8
 from primus_search.values.machine.stack import ErrorBand
 

@@ -11,8 +11,8 @@ from primus_search.cost.parts.operations import LinearOp
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Step
 from primus_search.cost.replicas import tied_gradient_s
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.schedule.registry import Algorithm, registered
 from primus_search.values.candidates import Candidates, Floats, Fp8, Recompute, RecomputeMethod, degrees
 from primus_search.values.job import Job

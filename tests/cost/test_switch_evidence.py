@@ -9,11 +9,11 @@ import pytest
 from primus_search.cost.confidence.switch_evidence import SwitchEvidence, shape_of, unmeasured
 from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.cost.project import Projector
-from primus_search.declare.evidence_files import load_switches
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
 from primus_search.declare.record_table import write_records
 from primus_search.exploration.expected import expected_shares, unmeasured_gain
+from primus_search.files.evidence_files import load_switches
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, CudaGraph

@@ -15,10 +15,10 @@ from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.measured_correction import is_measured, measured_over_law
 from primus_search.cost.project import Projector
-from primus_search.declare.evidence_files import read_tables
-from primus_search.declare.hardware_files import load_cluster, load_hardware
-from primus_search.declare.model_files import load_model
+from primus_search.files.evidence_files import read_tables
+from primus_search.files.hardware_files import load_cluster, load_hardware
 from primus_search.measure.device.device_table import COLUMNS
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import KernelTable

@@ -9,7 +9,8 @@ from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection, Step
-from primus_search.declare import load_cluster, load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.model import Model, Tower

@@ -9,7 +9,7 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import cache_folder, expanded, read_bytes
 from primus_search.declare import make_space
-from primus_search.declare.search_path import FileKind, find, roots
+from primus_search.files.search_path import FileKind, find, roots
 from primus_search.values.layout import MAX_SIGNS, expand
 
 BASE = {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 4096, "global_batch_size": 512}}

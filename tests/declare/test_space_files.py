@@ -8,7 +8,7 @@ import pytest
 from primus_search.base.errors import MOST_PROBLEMS, InputError
 from primus_search.declare import load_space, make_space
 from primus_search.declare.axes import AXIS
-from primus_search.declare.search_path import FileKind, names, title
+from primus_search.files.search_path import FileKind, names, title
 from primus_search.space import AXES, Enumerator, Space, auto_values
 from primus_search.space.context import FACTS
 from primus_search.values.candidates import Fp8, Recompute, RecomputeMethod, Sharding

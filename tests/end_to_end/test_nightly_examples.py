@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from primus_search.declare import search_path
-from primus_search.declare.search_path import FileKind, find, shipped
+from primus_search.files import search_path
+from primus_search.files.search_path import FileKind, find, shipped
 from primus_search.nightly.sweep import load_sweep
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import content
 from primus_search.report.html_columns import NUMBERS
-from primus_search.report.notebook import load_run
+from primus_search.session.notebook import load_run
 from primus_search.values.candidates import COLUMN_NAMES
 from tests.support.page_rows import columns
 

@@ -10,7 +10,7 @@ from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.complete_search import search
+from primus_search.session.complete_search import search
 from primus_search.space import Space
 
 NARROW = ("tp=[1,2]", "pp=1", "cp=1", "etp=1", "micro_batch_size=1", "recompute=none", "fp8=none", "schedule=1f1b")

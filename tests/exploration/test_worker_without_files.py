@@ -13,13 +13,13 @@ import yaml
 
 import primus_search
 from primus_search.base.errors import InputError
-from primus_search.declare import evidence_files
-from primus_search.declare.evidence_files import RANGES, SWITCH_FOLDER, load_ranges, load_switches
 from primus_search.declare.record_table import write_records
 from primus_search.declare.space_file import make_space
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN
 from primus_search.exploration.findings import Findings
+from primus_search.files import evidence_files
+from primus_search.files.evidence_files import RANGES, SWITCH_FOLDER, load_ranges, load_switches
 from primus_search.space import Space
 from primus_search.values.candidates import Candidates
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance

@@ -9,9 +9,9 @@ import pytest
 
 from primus_search.cli.calibrate import beside, measured_table
 from primus_search.cost.laws.gemm import gemm_s
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
+from primus_search.measure.calibrate.hardware_edits import with_tables
 from primus_search.measure.device.device_table import COLUMNS, SWEEPS, to_csv
-from primus_search.runs.calibrate.hardware_edits import with_tables
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import run_here
 from tools.truth.training import SMALLEST
@@ -28,7 +28,7 @@ def swept(tmp_path_factory):
 
 
 def test_a_sweep_is_a_csv_that_calibrate_reads(swept):
-    from primus_search.runs.calibrate.points import KernelKind, read_points
+    from primus_search.measure.calibrate.points import KernelKind, read_points
 
     assert swept.read_text().splitlines()[0] == ",".join(COLUMNS)
     points = read_points(swept)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.laws.gemm import gemm_s
-from primus_search.declare.hardware_files import load_hardware, load_stack
+from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.preflight import GEMM, shortfalls
 from primus_search.measure.host_calibration import (

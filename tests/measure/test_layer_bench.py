@@ -1,10 +1,10 @@
 """Pieces travel to isolated processes as JSON: every shipped model's pieces arrive as they were sent."""
 
-from primus_search.declare.model_files import load_model
-from primus_search.declare.presets import presets
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.layers import without_module
 from primus_search.measure.modules.shard import Shard
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import presets
 from primus_search.values.candidates import Candidates
 from primus_search.values.workload import Workload
 

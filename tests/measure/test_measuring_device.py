@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
 from primus_search.measure.device.device_info import (
     COLD_BYTES,
     CPU,

@@ -8,7 +8,7 @@ import pytest
 from primus_search.cost.memory import fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.stage import MeasuredLayers, PieceSeconds, key_of
-from primus_search.declare.hardware_files import load_cluster
+from primus_search.files.hardware_files import load_cluster
 from primus_search.measure import candidate_bench
 from primus_search.measure import revalidate as revalidation
 from primus_search.measure.isolate import ProcessVerdict

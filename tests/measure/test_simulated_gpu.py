@@ -10,8 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 from primus_search.cli import app
-from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_hardware
+from primus_search.measure.calibrate.kernel_fit import calibrate_hardware
+from primus_search.measure.calibrate.points import read_points
 from primus_search.measure.device import device_info, timing
 from primus_search.measure.device import device_table as sweeps
 from primus_search.measure.device.device_info import CUDA, placed
@@ -19,8 +20,7 @@ from primus_search.measure.device.device_table import measure_device
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.products import precise8
 from primus_search.measure.modules.shard import Shard
-from primus_search.runs.calibrate.kernel_fit import calibrate_hardware
-from primus_search.runs.calibrate.points import read_points
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Fp8
 from tests.bench import bench_gpu
 from tests.support.simulated_gpu import simulated

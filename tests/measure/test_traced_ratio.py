@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from primus_search.cost.memory import Share, layer_activations
-from primus_search.declare.hardware_files import load_cluster, load_stack
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.measure.memory_residual import activation_ratio, as_traced
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, CpComm, Fp8, Offload, Recompute, RecomputeMethod
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from primus_search.declare import load_space, make_space
-from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
-from primus_search.declare.search_path import FileKind, names
 from primus_search.exploration.run_folder.question import fingerprint
+from primus_search.files.hardware_files import load_hardware
+from primus_search.files.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
+from primus_search.files.search_path import FileKind, names
 from primus_search.nightly.baseline import (
     GROUPS,
     Baseline,

@@ -13,8 +13,8 @@ import pytest
 from scipy.special import ndtri
 
 from primus_search.cost.projection import FITS
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import ScoredRun, duplicate_weights
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, duplicate_weights
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).

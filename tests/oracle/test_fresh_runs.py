@@ -18,8 +18,8 @@ from scipy.special import ndtri
 
 from primus_search.cost.confidence.uncertainty import memory_error
 from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import (
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import (
     ScoredRun,
     Validation,
     are_inside,

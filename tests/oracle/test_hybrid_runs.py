@@ -12,7 +12,7 @@ import numpy as np
 
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.project import Projector
-from primus_search.runs.published.convert import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.values.measured_run import MeasuredRun
 
 TABLE = Path(__file__).parent / "data" / "hybrid_runs.csv"

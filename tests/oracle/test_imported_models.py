@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.declare import load_model
+from primus_search.models.model_files import load_model
 
 LLAMA = {
     "hidden_act": "silu",

@@ -14,8 +14,8 @@ import pytest
 
 from primus_search.cost.memory import MemoryTable, fit_probability
 from primus_search.cost.projection import Memory
-from primus_search.declare.hardware_files import load_hardware, load_stack
-from primus_search.runs.published import measured_table
+from primus_search.evidence.published import measured_table
+from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import ScoredRun, Validation, quantile, summary
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, Validation, quantile, summary
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.declare import load_model
-from primus_search.declare.families import FAMILIES, TEXT_OF
+from primus_search.models.families import FAMILIES, TEXT_OF
+from primus_search.models.model_files import load_model
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "models"
 COUNTS = PUBLISHED / "parameter_counts.json"

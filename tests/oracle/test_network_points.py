@@ -20,7 +20,7 @@ from primus_search.cost.laws.collectives import (
     reduce_scatter_s,
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
 
 DATA = Path(__file__).parent / "data"
 POINTS = list(csv.DictReader((DATA / "network_points.csv").open()))

@@ -10,7 +10,7 @@ import math
 
 import pytest
 
-from primus_search.declare.presets import load_preset, presets
+from primus_search.models.presets import load_preset, presets
 
 # preset -> elements of the released weights. Sources: Hugging Face, weights of the repository named in each preset.
 RELEASED_WEIGHTS = {

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from primus_search.cost.projection import FITS, OUT_OF_MEMORY
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import ScoredRun, Validation, memory_summary
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, Validation, memory_summary
 
 DATA = Path(__file__).parent / "data" / "oom_runs.csv"
 

@@ -116,7 +116,7 @@ def test_torch_reads_and_runs_the_orders_that_export_writes_for_torchtitan(
         _simulate_comms_compute,
     )
 
-    from primus_search.export.torchtitan import order_text
+    from primus_search.launch.write.torchtitan import order_text
 
     table = build(name, launcher="torchtitan", stages=p, microbatches=m)
     (tmp_path / "order.csv").write_text(order_text(table))
@@ -232,8 +232,8 @@ def test_the_orders_of_v_half_and_v_min_do_not_react_to_costs() -> None:
 
 def test_every_schedule_that_a_framework_names_is_its_own_order_or_a_file() -> None:
     """Schedules without a choice are built alike by all; orders of ours are handed over as a file."""
-    from primus_search.declare.framework_files import load_framework
-    from primus_search.declare.launch.torchtitan import ORDER_FILE
+    from primus_search.files.framework_files import load_framework
+    from primus_search.launch.read.torchtitan import ORDER_FILE
 
     plain = {"1f1b", "gpipe", "dualpipev"}
     for launcher in launchers():

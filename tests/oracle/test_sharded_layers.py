@@ -9,9 +9,9 @@ import pytest
 from primus_search.cost.memory import Share
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.price import element_scale
-from primus_search.declare.hardware_files import load_stack
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Recompute, Sharding
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload

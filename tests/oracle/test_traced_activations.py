@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.memory import Share, layer_activations
-from primus_search.declare.hardware_files import load_stack
+from primus_search.files.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import trace_layer
 from primus_search.values.candidates import Candidates, Recompute

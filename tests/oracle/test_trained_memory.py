@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from primus_search.cost.memory import MemoryTable
-from primus_search.declare.hardware_files import load_hardware, load_stack
+from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster, Footprint
 from tools.truth.case_space import WORKLOAD, legal

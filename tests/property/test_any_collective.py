@@ -17,7 +17,7 @@ from primus_search.cost.laws.collectives import (
     send_s,
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.cluster import Network
 

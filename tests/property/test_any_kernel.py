@@ -8,8 +8,8 @@ from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.search_path import FileKind, names
+from primus_search.files.hardware_files import load_hardware
+from primus_search.files.search_path import FileKind, names
 from primus_search.values.candidates import Fp8, GroupedGemm
 from primus_search.values.machine.cluster import Accelerator
 

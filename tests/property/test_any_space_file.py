@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from primus_search.base.errors import InputError
-from primus_search.declare import load_hardware, load_model, make_space
+from primus_search.declare import make_space
 from primus_search.declare.axes import AXIS
-from primus_search.declare.hardware_files import known_names
-from primus_search.declare.huggingface import FAMILIES
-from primus_search.declare.megatron_yaml import readable_keys
-from primus_search.declare.presets import PRESET_KEYS
 from primus_search.declare.space_schema import SpaceFile
+from primus_search.files.hardware_files import known_names, load_hardware
+from primus_search.models.huggingface import FAMILIES
+from primus_search.models.megatron_yaml import readable_keys
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import PRESET_KEYS
 from primus_search.space import Space
 
 WORDS = st.sampled_from(

@@ -20,11 +20,12 @@ from primus_search.base.guards.values import FORMULA_SIGNS, name_problem, unguar
 from primus_search.cli.validate import errors_page
 from primus_search.declare import make_space
 from primus_search.declare.record_table import read_records, write_records
-from primus_search.declare.source import parse, written
 from primus_search.exploration.run_folder.folder import csv_bytes, default_folder
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.export import launch_files
-from primus_search.export.job import LaunchJob
+from primus_search.files.source import parse, written
+from primus_search.launch import launch_files
+from primus_search.launch.write.job import LaunchJob
+from primus_search.learning.readers import plain
 from primus_search.nightly import night_folder as night_page
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason
 from primus_search.nightly.causes import Cause
@@ -32,10 +33,9 @@ from primus_search.nightly.night_folder import junit, markdown
 from primus_search.nightly.night_run import Check, Night
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.report.html import content, embedded, page
-from primus_search.report.notebook import Run
 from primus_search.report.plain_tables import Plain
-from primus_search.runs.learn.readers import plain
-from tests.export.test_launch_files import shipped_space
+from primus_search.session.notebook import Run
+from tests.launch.test_launch_files import shipped_space
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run
 

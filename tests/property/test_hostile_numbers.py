@@ -10,9 +10,9 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.values import LARGEST, finite_number, whole_number
-from primus_search.declare.hardware_files import load_stack
-from primus_search.runs.learn.logged_run import SaidBeside, measured_run, read_files, read_job
-from primus_search.runs.published import validated
+from primus_search.evidence.published import validated
+from primus_search.files.hardware_files import load_stack
+from primus_search.learning.logged_run import SaidBeside, measured_run, read_files, read_job
 from tests.support.written_logs import LOGS
 
 HOSTILE = (

@@ -23,19 +23,21 @@ from typer.testing import CliRunner
 from primus_search.analysis.own_configuration import baseline_of
 from primus_search.base.errors import NothingFits
 from primus_search.cli import COMMANDS, app, unusable
-from primus_search.declare import load_cluster, load_hardware, load_model, load_space, load_stack
-from primus_search.declare.families import FAMILIES
+from primus_search.declare import load_space
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.export import launch_files
+from primus_search.files.hardware_files import load_cluster, load_hardware, load_stack
+from primus_search.launch import launch_files
+from primus_search.learning.readers import read_log
+from primus_search.models.families import FAMILIES
+from primus_search.models.model_files import load_model
 from primus_search.nightly.sweep import load_sweep
-from primus_search.report.complete_search import keep_inputs
-from primus_search.runs.learn.readers import read_log
+from primus_search.session.complete_search import keep_inputs
 from primus_search.space import Space
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance
-from tests.export.test_launch_files import shipped_space
+from tests.launch.test_launch_files import shipped_space
 from tests.support import written_logs
 from tests.support.launched import jobs
 from tests.support.mutants import VALUES, Surface, mutated, refusal_problem

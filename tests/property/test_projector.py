@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_search.cost.project import Projector
-from primus_search.declare.hardware_files import load_cluster
-from primus_search.declare.model_files import load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding, degrees
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED

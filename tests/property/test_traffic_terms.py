@@ -13,7 +13,7 @@ from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import data_parallel, sharded_layer
 from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
-from primus_search.declare.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, CpComm, Degrees, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster, Network

@@ -20,7 +20,7 @@ def newest_section() -> tuple[str, str]:
 
 def test_the_first_section_of_the_changelog_is_of_this_version_and_dated() -> None:
     title, _ = newest_section()
-    assert re.fullmatch(rf"{re.escape(primus_search.__version__)} \(\d{{4}}-\d\d-\d\d\)", title)
+    assert re.fullmatch(rf"{re.escape(primus_search.base.version.__version__)} \(\d{{4}}-\d\d-\d\d\)", title)
 
 
 def test_changes_stand_under_four_headings_and_are_few() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.export.job import LaunchJob
+from primus_search.launch.write.job import LaunchJob
 from primus_search.space import Enumerator, Space
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from primus_search.declare import load_stack
+from primus_search.files.hardware_files import load_stack
 from primus_search.values.machine.stack import Stack, with_numbers
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from primus_search.runs.published.run_table import NUMBERS, WORDS, PublishedRun
-from primus_search.runs.rules import first, vocabulary
+from primus_search.evidence.published.run_table import NUMBERS, WORDS, PublishedRun
+from primus_search.files.word_rules import first, vocabulary
 
 
 def run_with(cells: dict[str, str]) -> PublishedRun:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import primus_search
-from primus_search.declare import load_model
-from tests.runs.learn.test_one_reader import logged
+from primus_search.models.model_files import load_model
+from tests.learning.test_one_reader import logged
 
 PACKAGE = Path(primus_search.__file__).parent
 ROOT = PACKAGE.parent
@@ -70,7 +70,7 @@ KNOB = {
     "primus_search/space/rules.toml": (None, RULE),
     "primus_search/cost/memory/share.py": (COLUMN, COLUMN + COLUMN.replace("recompute", "toy")),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
-    "primus_search/declare/launch/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
+    "primus_search/launch/read/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
 MOST_FILES = 7
@@ -81,15 +81,15 @@ from pathlib import Path
 import numpy as np
 from primus_search.values.candidates import Candidates
 from primus_search.declare import make_space
-from primus_search.declare.launch.experiments import read_experiment
+from primus_search.launch.read.experiments import read_experiment
 from primus_search.base.errors import InputError
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.neighbours import Evaluator, values_of
-from primus_search.export.job import LaunchJob
-from primus_search.export.ranks import launch_files
+from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.analysis.labels import short
-from primus_search.runs.learn.logged_run import read_job
+from primus_search.learning.logged_run import read_job
 from primus_search.space import Enumerator
 
 folder = Path(sys.argv[1])

@@ -11,8 +11,8 @@ from pathlib import Path
 import yaml
 
 from primus_search.base import units
-from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.calibrate.hardware_edits import SECTION, FittedLeaf, leaves
+from primus_search.files.search_path import FileKind, names
+from primus_search.measure.calibrate.hardware_edits import SECTION, FittedLeaf, leaves
 from primus_search.values.machine.stack import GROUPS
 from tools import rendered
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from primus_search.cli.validate import show
-from primus_search.declare.evidence_files import load_sites
-from primus_search.runs.published import validated
+from primus_search.evidence.published import validated
+from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.supposed_software import supposed_bands

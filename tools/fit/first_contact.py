@@ -20,12 +20,12 @@ from scipy.special import gammaln
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band, site_band
-from primus_search.declare.evidence_files import load_sites
-from primus_search.declare.source import read
-from primus_search.runs.learn.posterior import group_of, reference_of
-from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score_runs import duplicate_weights, project_runs, quantile, score
-from primus_search.runs.validate.undescribed import Undescribed, undescribed_mixtures
+from primus_search.evidence.published import measured_table
+from primus_search.evidence.validate.score_runs import duplicate_weights, project_runs, quantile, score
+from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
+from primus_search.files.evidence_files import load_sites
+from primus_search.files.source import read
+from primus_search.learning.posterior import group_of, reference_of
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.base.cores import spread
-from primus_search.runs.learn.hypotheses import shipped_hypotheses
-from primus_search.runs.learn.posterior import Evidence, evidence_of, log_rates, reference_of
-from primus_search.runs.learn.site_stack import learn_stack, suggested_by
-from primus_search.runs.validate.score_runs import Score, duplicate_weights, project_runs, score
+from primus_search.evidence.validate.score_runs import Score, duplicate_weights, project_runs, score
+from primus_search.learning.hypotheses import shipped_hypotheses
+from primus_search.learning.posterior import Evidence, evidence_of, log_rates, reference_of
+from primus_search.learning.site_stack import learn_stack, suggested_by
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
 from tools.fit.first_contact import rated_runs

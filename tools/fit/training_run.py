@@ -18,10 +18,10 @@ import numpy as np
 from primus_search.base.cores import one_blas_thread
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band
-from primus_search.declare.search_path import FileKind, names
-from primus_search.runs.calibrate.hardware_edits import SECTION
-from primus_search.runs.published import measured_table
-from primus_search.runs.validate.score_runs import Refitted, duplicate_weights, score
+from primus_search.evidence.published import measured_table
+from primus_search.evidence.validate.score_runs import Refitted, duplicate_weights, score
+from primus_search.files.search_path import FileKind, names
+from primus_search.measure.calibrate.hardware_edits import SECTION
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.measured_run import MeasuredRun

@@ -32,13 +32,13 @@ from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shap
 from primus_search.cost.laws import collectives
 from primus_search.cost.laws.collectives import Group
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.declare.evidence_files import COLUMNS, RUNS
-from primus_search.declare.hardware_files import load_hardware
-from primus_search.declare.search_path import FileKind as Place
-from primus_search.declare.search_path import names
-from primus_search.runs.calibrate.points import KernelKind, Point, read_points, rows_of
-from primus_search.runs.published import validated
-from primus_search.runs.validate.score_runs import ScoredRun
+from primus_search.evidence.published import validated
+from primus_search.evidence.validate.score_runs import ScoredRun
+from primus_search.files.evidence_files import COLUMNS, RUNS
+from primus_search.files.hardware_files import load_hardware
+from primus_search.files.search_path import FileKind as Place
+from primus_search.files.search_path import names
+from primus_search.measure.calibrate.points import KernelKind, Point, read_points, rows_of
 from primus_search.values.candidates import Floats, Fp8, Ints
 from primus_search.values.machine.cluster import GROUPED, Network, Range, Ranges
 from primus_search.values.measured_run import MeasuredRun

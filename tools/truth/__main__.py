@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from primus_search.cli.output import must_be_folder
-from primus_search.declare.hardware_files import load_stack
+from primus_search.files.hardware_files import load_stack
 from tools.truth.rounds import MEASUREMENTS, prove
 
 Only = Annotated[str, typer.Option(help="Only configurations whose name contains one of these texts, commas between.")]

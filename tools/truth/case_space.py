@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.cost.project import Projector
-from primus_search.declare.plain_forms import from_plain
-from primus_search.declare.source import read
+from primus_search.files.plain_forms import from_plain
+from primus_search.files.source import read
 from primus_search.measure.modules.shard import DtypeName
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Constraint, Enumerator, Space
 from primus_search.values.candidates import DEFAULTS, Candidates, Recompute, Sharding, joined

@@ -12,9 +12,9 @@ from typing import Any
 
 import typer
 
-from primus_search.declare.model_files import load_model
 from primus_search.measure.host_calibration import WARM
 from primus_search.measure.rank_group import failure_of, run_jobs
+from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.workload import Workload
 from tools.truth.case_space import RANKS, TruthCase

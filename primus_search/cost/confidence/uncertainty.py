@@ -2,12 +2,12 @@
 
     low = projected * band.low,  high = projected * band.high
 
-Bands come from the stack's YAML (`errors:`), where `primus_search.runs.calibrate` wrote the quantiles of measured over
-projected of runs whose source and model took no part in the fit: one per regime (dense or MoE, architecture, precision)
-that the stack was seen in, and a wider one per family for other regimes. A stack that had to be assumed, or that nobody
-ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a stack has
-none, `UNKNOWN` says so honestly.
-Two candidates whose rates differ by less than the noise between identical runs are a tie, whatever the ranking says.
+Bands come from the stack's YAML (`errors:`), where `primus_search.measure.calibrate` wrote the quantiles of measured
+over projected of runs whose source and model took no part in the fit: one per regime (dense or MoE, architecture,
+precision) that the stack was seen in, and a wider one per family for other regimes. A stack that had to be assumed, or
+that nobody ran on such a model, has the still wider bands of runs projected with a stack that is not theirs. Where a
+stack has none, `UNKNOWN` says so honestly. Two candidates whose rates differ by less than the noise between identical
+runs are a tie, whatever the ranking says.
 
 Those bands hold for clusters of publishers whose runs are in a fit. On another one (`cluster.site`), before its own
 runs, the rate to expect is shifted and its band has the error of the site beside that of the software:

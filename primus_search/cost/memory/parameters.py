@@ -14,9 +14,9 @@ import numpy as np
 
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
-from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import LayerKind, Model
 
 

@@ -6,11 +6,11 @@ from typing import Self
 
 import numpy as np
 
-from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import MixtureOfExperts, Model
 from primus_search.values.workload import Workload
 

@@ -9,9 +9,9 @@ from primus_search.cost.laws.memory_bound import Stream
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import LinearOp, Module, Operation, Part, Traffic, streamed
-from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import Model
 
 # Passes over the logits, in bytes per logit. Fused: read BF16 logits for maximum and sum, read again and write the

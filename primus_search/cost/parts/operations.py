@@ -19,11 +19,11 @@ from primus_search.cost.laws.expert_products import expert_precision, expert_pro
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
 from primus_search.cost.memo import distinct, in_order
-from primus_search.cost.state_formats import state_bytes
 from primus_search.values.candidates import Candidates, Floats, Fp8, GroupedGemm, Ints
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Accelerator
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 
 
 class Pass(IntEnum):

@@ -35,12 +35,12 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import quantize_s
-from primus_search.cost.state_formats import state_bytes
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Ints, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster, Network
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 
 Collective = Callable[[Network, Floats, Group], Floats]
 

@@ -235,7 +235,7 @@ def versions() -> dict[str, str]:
     """
     source = fingerprint_of(PACKAGE)
     return {
-        "primus-search": f"{primus_search.__version__} (source {source})",
+        "primus-search": f"{primus_search.base.version.__version__} (source {source})",
         "numpy": numpy.__version__,
         "numba": numba.__version__,
     }

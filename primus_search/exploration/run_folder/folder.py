@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
+from primus_search.analysis.answer import answer_of
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import finite, guarded
 from primus_search.base.version import __version__
-from primus_search.exploration.answer import answer_of
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import SEARCHED, Journal
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "torch", "ray", "optuna", "pyarrow")
 INPUTS = "inputs"
-"""The texts that the space was loaded from (`declare.search_path`)."""
+"""The texts that the space was loaded from (`files.search_path`)."""
 FILES = ("run.json", RESOLVED, "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet")
 KNOWN = (
     *FILES,

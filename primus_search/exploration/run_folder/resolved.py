@@ -15,7 +15,7 @@ from typing import Any
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.version import __version__
-from primus_search.declare.plain_forms import Plain, from_plain, to_plain
+from primus_search.files.plain_forms import Plain, from_plain, to_plain
 from primus_search.space import AXES, Space
 from primus_search.values.candidates import DEFAULTS
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from primus_search.declare.source import read
+from primus_search.files.source import read
 from primus_search.measure import rank_group
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, clock, describe, heat, on, synchronize
 from primus_search.measure.device.timing import Watch, measure

@@ -10,8 +10,8 @@ study of a faster NIC changes one number. Parameters come from `hardware/*.yaml`
 
 Every number here is read from `hardware/*.yaml`, where it carries its unit and its source. The laws themselves
 (formulas) live in `cost/`; these types only hold their parameters. Three kinds of numbers stand side by side in YAML:
-data-sheet values, values quoted from a published measurement, and values fitted by `primus_search.runs.calibrate`; the
-last kind says "fitted" in its source, and there are at most twelve of it per accelerator.
+data-sheet values, values quoted from a published measurement, and values fitted by `primus_search.measure.calibrate`;
+the last kind says "fitted" in its source, and there are at most twelve of it per accelerator.
 
 All efficiencies are fractions of the dense data-sheet peak at the *sustained* clock: what a device keeps up for
 hours under full load, which is what training sees. A measurement of a few iterations on a cool device is faster by

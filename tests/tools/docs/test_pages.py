@@ -3,7 +3,7 @@
 import pytest
 
 from primus_search.declare import make_space
-from primus_search.declare.source import parse
+from primus_search.files.source import parse
 from primus_search.space.types import AXES
 from primus_search.values.knobs import KNOB
 from tools.docs.__main__ import PAGES

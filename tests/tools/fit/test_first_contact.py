@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.declare.evidence_files import load_sites
-from primus_search.runs.published import measured_table
+from primus_search.evidence.published import measured_table
+from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import Seen, fitted_errors, is_maker, words
 
 DATA = Path("tests/oracle/data")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.declare.hardware_files import load_stack
-from primus_search.runs.learn.posterior import log_rates, reference_of
-from tests.runs.learn.test_site_stack import SOFTWARE, runs
+from primus_search.files.hardware_files import load_stack
+from primus_search.learning.posterior import log_rates, reference_of
+from tests.learning.test_site_stack import SOFTWARE, runs
 from tools.fit.own_runs import errors_after
 
 

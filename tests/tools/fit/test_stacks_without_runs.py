@@ -4,7 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
-from primus_search.declare.search_path import FileKind, names
+from primus_search.files.search_path import FileKind, names
 from tools.fit.training_run import write_copies
 
 DATE = re.compile(r"\d{4}-\d\d-\d\d")

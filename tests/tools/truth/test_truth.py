@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.declare.hardware_files import load_hardware, load_stack
+from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.measure.host_calibration import WARM
 from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.layer_bench import TimedPiece

@@ -1,0 +1,233 @@
+"""The answer of a run: what to run, in words and figures, and the choices beside it, each with when to take it.
+
+Decided once, after ranking and re-validation; the terminal, report.html, the notebook and later commands print it as it
+stands in run.json.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from primus_search.analysis.choices import Choice, choices_of, faster_if_memory_saved
+from primus_search.analysis.row_words import Row, in_words, number_format, precision_words
+from primus_search.cost.confidence.coverage import coverage
+from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, supposed_band
+from primus_search.cost.projection import FITS
+from primus_search.exploration.expected import RATE, unmeasured_gain
+from primus_search.exploration.neighbours import Evaluator, values_of
+from primus_search.exploration.ranking_table import MEASURED, RUN, RankingTable
+from primus_search.exploration.result import SearchResult, traced_shortfall_bytes
+from primus_search.files.evidence_files import load_ranges
+from primus_search.files.framework_files import framework_names, load_framework
+from primus_search.space import ClusterChoice, Space
+from primus_search.values.knobs import KNOB, KNOBS
+from primus_search.values.machine.cluster import Accelerator
+
+SITES = {
+    Knowledge.FIRST_CONTACT: "first contact with this cluster",
+    Knowledge.VENDOR: "a cluster that fits have seen",
+    Knowledge.OWN_RUNS: "own runs learned",
+}
+"""What is known of the cluster, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the first screen says. Rates in tokens/s/GPU, `low` and `high` the ends of their 90 % interval.
+
+    job, size       model, devices, framework and stack; lengths and counts      what   the recommendation in words
+    flops_per_s     of the model per GPU      peak_share   of the peak of `number_format`
+    notes           what to know before it is started
+    trust           what figures rest on, one sentence each
+    remarks         what else was noted of the space and the search
+    """
+
+    job: str
+    size: str
+    what: str
+    rate: float
+    low: float
+    high: float
+    flops_per_s: float
+    peak_share: float
+    number_format: str
+    memory_bytes: float
+    device_bytes: float
+    verdict: str
+    fit_probability: float
+    trust: tuple[str, ...]
+    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    counts: str
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "Answer":
+        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises TypeError or
+        KeyError for other data."""
+        chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
+        texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
+        return cls(**{**_known(cls, data), **texts, "choices": chosen})
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain values for run.json."""
+        return asdict(self)
+
+    def rank_of(self, letter: str) -> int | None:
+        """The rank that a letter stands for; None for one that is not among the choices."""
+        return next((one.rank for one in self.choices if one.letter == letter.upper()), None)
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a mapping the fields of a type."""
+    return {name: data[name] for name in vars(cls)["__dataclass_fields__"] if name in data}
+
+
+def answered(result: SearchResult) -> SearchResult:
+    """The result with its answer."""
+    return replace(result, answer=answer_of(result))
+
+
+def answer_of(result: SearchResult) -> Answer:
+    """What a search found, for its first screen."""
+    best = result.best
+    return decide(
+        result.space,
+        best.ranking,
+        result.ranked_rows,
+        best.evaluator,
+        counts=_counts(result),
+        several=len(result.clusters),
+        remarks=(*result.space.notes, *result.notes),
+    )
+
+
+def decide(
+    space: Space,
+    ranking: RankingTable,
+    rows: Sequence[Row],
+    evaluator: Evaluator,
+    *,
+    counts: str,
+    several: int,
+    remarks: tuple[str, ...],
+) -> Answer:
+    """The answer of a ranking whose rows, over all of `several` clusters, are `rows`."""
+    first, choice = rows[0], ranking.choice
+    cluster, device = choice.cluster, choice.cluster.accelerator
+    evaluator = replace(evaluator, traced_shortfall_bytes=traced_shortfall_bytes(rows, choice))
+    choices = choices_of(rows, space.model.num_layers, faster_if_memory_saved(rows, evaluator))
+    flops_per_s = first["mfu"] * device.bf16_peak_flops_per_s * first[RATE] / first["tokens_per_s_per_gpu"]
+    word = number_format(first)
+    best_of = f", the best of {several} clusters" if several > 1 else ""
+    return Answer(
+        job=f"{space.model.name}, {_billions(space.model)} | {cluster.world:,} {device.name} "
+        f"({cluster.num_nodes:,} x {cluster.network.gpus_per_node}) | {choice.framework.title}, "
+        f"stack {cluster.stack.title}",
+        size=f"sequence {space.workload.seq_length:,}, global batch {space.workload.global_batch_size:,}{best_of}",
+        what=in_words(first),
+        rate=first[RATE],
+        low=first["tokens_per_s_per_gpu_low"],
+        high=first["tokens_per_s_per_gpu_high"],
+        flops_per_s=flops_per_s,
+        peak_share=flops_per_s / _peak_flops_per_s(device, word),
+        number_format=word,
+        memory_bytes=first["memory_bytes"],
+        device_bytes=device.hbm_bytes,
+        verdict=first["memory_verdict"],
+        fit_probability=first["fit_probability"],
+        trust=_trust(ranking, evaluator),
+        notes=_notes(space, choice, ranking, rows, choices),
+        remarks=remarks,
+        choices=choices,
+        counts=counts,
+    )
+
+
+def _peak_flops_per_s(device: Accelerator, number_format: str) -> float:
+    peaks = {"BF16": device.bf16_peak_flops_per_s, "FP4": device.fp4_peak_flops_per_s}
+    return peaks.get(number_format, device.fp8_peak_flops_per_s) or device.bf16_peak_flops_per_s
+
+
+def _billions(model: Any) -> str:
+    total, active = model.total_params / 1e9, model.active_params / 1e9
+    return f"{total:,.1f} B" if active >= total else f"{total:,.1f} B ({active:,.1f} B active)"
+
+
+def _counts(result: SearchResult) -> str:
+    kind = "all priced" if result.exact else f"searched by {result.method}, the optimum is not proven"
+    return f"{result.raw:,} combinations, {result.legal:,} legal, {result.feasible:,} fit; {kind}."
+
+
+# --- what it rests on ------------------------------------------------------------------------------------------------
+
+
+def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
+    """What was measured, what was not, and how far two runs of one job differ."""
+    one, runs, evidence = (
+        ranking.candidates.take(slice(0, 1)),
+        round(float(ranking.confidence.runs[0])),
+        ranking.time_evidence[0],
+    )
+    parts = coverage(ranking.job, one, float(ranking.projection.memory.total[0]), load_ranges())
+    gain = None if evidence in (MEASURED, RUN) else unmeasured_gain(evaluator.projector, one)
+    supposed = supposed_band(ranking.choice.cluster, ranking.job.model)
+    if evidence == RUN:
+        rests = "an own run of this very row"
+    elif supposed is not None:
+        rests = "software not named"
+    elif runs:
+        rests = f"{runs:,} {'own' if ranking.job.stack.runs_file else 'unseen'} run{'s' * (runs != 1)} of this kind"
+    else:
+        rests = "no run of this stack and kind"
+    band = f"90 % band: {SITES[knowledge(ranking.choice.cluster)]}, {rests}."
+    gaps = ", ".join(one.part for one in parts if not one.is_calibrated)
+    known = ", ".join(one.part for one in parts if one.is_calibrated)
+    covered = f"Measured here: {known}." + (f" Extrapolated: {gaps}." if gaps else "")
+    found = [band, covered] if known else [f"{band} No part was measured on such a device."]
+    if supposed is not None:
+        found.insert(1, f"Median of {supposed.stacks}.")
+    if gain is not None and gain.gain > TIE:
+        row, names = one.row(0), [text.partition("=")[0] for text in gain.switches]
+        switches = ", ".join(KNOB[name].in_words(row) for name in names)
+        found.append(
+            f"No measured run had {switches} with A's other switches: a gain of {gain.gain:.0%} is projected, "
+            f"{gain.expected:.0%} counted. Time A without it, too."
+        )
+    found.append(f"Two runs of one job differ by {TIE:.0%}. Memory is {ranking.memory_evidence[0]}.")
+    return tuple(found)
+
+
+def _notes(
+    space: Space, choice: ClusterChoice, ranking: RankingTable, rows: Sequence[Row], choices: Sequence[Choice]
+) -> tuple[str, ...]:
+    """What to know before the first row is started."""
+    first, found = rows[0], list[str]()
+    if first["memory_verdict"] != FITS:
+        sure = next((one.letter for one in choices if one.verdict == FITS), "no row")
+        instead = f"{sure} surely fits"
+        found.append(f"It may run out of memory in its first steps: {instead}.")
+    numeric = [knob for knob in KNOBS if knob.is_numeric and first[knob.name] != knob.word(knob.off)]
+    changed = [precision_words(first) if knob.name == "fp8" else knob.in_words(first) for knob in numeric]
+    if changed:
+        found.append(f"{', '.join(changed)} changes the mathematics (docs/numerics.md).")
+    if choice.is_framework_assumed and not choice.framework.is_any:
+        found.append(f"{choice.framework.title} is assumed; --framework changes it.")
+    return (*found, *_unstartable(space, choice, ranking))
+
+
+def _unstartable(space: Space, choice: ClusterChoice, ranking: RankingTable) -> list[str]:
+    """Of a search over any framework: which of the first rows no framework can start."""
+    if not choice.framework.is_any:
+        return []
+    vendor = choice.cluster.accelerator.vendor
+    known = [load_framework(name) for name in framework_names()]
+    there = [
+        Evaluator(space, replace(choice, framework=one)) for one in known if not one.is_any and one.runs_on(vendor)
+    ]
+    rows = range(min(len(ranking), space.search.top_k))
+    lost = [str(row + 1) for row in rows if all(one.broken(values_of(ranking.candidates, row)) for one in there)]
+    if not there or not lost:
+        return []
+    names = ", ".join(one.choice.framework.name for one in there)
+    return [f"No framework ({names}) can start ranks {', '.join(lost)}; --framework NAME ranks what one can start."]

@@ -1,0 +1,208 @@
+"""Choices beside the recommendation, each with when to take it, and what saved memory would gain.
+
+A choice is a different idea from those above it: another precision, less memory, plainer switches, another split. Rows
+inside the noise of one run are one choice.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import Any
+
+from primus_search.analysis.row_words import Row, difference_in_words, number_format
+from primus_search.base.units import GB
+from primus_search.cost.confidence.uncertainty import TIE, memory_error
+from primus_search.cost.projection import FITS, room_to_fit_bytes
+from primus_search.exploration.expected import RATE
+from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
+from primus_search.exploration.ranking_table import MEASURED, switch_names
+from primus_search.exploration.result import is_on_cluster_of
+from primus_search.schedule import algorithm
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
+
+MOST_CHOICES = 5
+LESS_MEMORY, SLOWEST = 0.9, 0.8
+"""A choice of less memory takes at most this share of the first row's; none of its number format has less than this
+share of its rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One row of the ranking to choose from.
+
+    letter   what commands and the page take in place of the rank      rank     place in ranking.csv, from 1
+    what     the row in words; of all but A what differs from A        when     when to take it
+    rate     expected tokens/s/GPU                                     change   of the rate against A's, -0.31
+    """
+
+    letter: str
+    rank: int
+    what: str
+    when: str
+    rate: float
+    change: float
+    memory_bytes: float
+    verdict: str
+
+
+def _idea(row: Row) -> tuple[Any, ...]:
+    """What choices are told apart by: rows of one split and precision are one; CPn x mbs n is as mbs 1."""
+    per_rank = row["micro_batch_size"] / row["cp"]
+    family = algorithm(row["schedule"]).family if row["pp"] > 1 else ""
+    return (row["tp"], row["pp"], row["ep"], row["etp"], per_rank, number_format(row), row["recompute"], family)
+
+
+def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | None") -> tuple[Choice, ...]:
+    """The first row and at most four others, each of them another idea that FITS, or what saving memory would give."""
+    first = rows[0]
+    mine = [
+        place
+        for place, row in enumerate(rows)
+        if row["memory_verdict"] == FITS
+        and is_on_cluster_of(row, first)
+        and not (row["vpp"] > 1 and row["pp"] * row["vpp"] >= layers)  # one layer a chunk: for papers
+    ]
+    found: dict[int, str] = {0: "default"}
+    if first["memory_verdict"] != FITS and mine:
+        found[max(mine, key=lambda place: rows[place][RATE])] = "A runs out of memory"
+    for when, is_one in _wanted(first):
+        ideas = {_idea(rows[place]) for place in found}
+        taken = {_split(rows[place]) for place in found} - {_split(first)}
+        place = _nearest(
+            [p for p in mine if is_one(rows[p]) and not {_idea(rows[p]), _split(rows[p])} & (ideas | taken)], rows
+        )
+        is_format = place is not None and number_format(rows[place]) != number_format(first)
+        if place is not None and (is_format or rows[place][RATE] >= SLOWEST * first[RATE]):
+            found[place] = when(rows[place])
+    if faster is not None and faster.gain > TIE:
+        found[faster.rank - 1] = f"you free {faster.saving_bytes / GB:.0f} GB" + (
+            f" ({faster.remedy})" if faster.remedy else ""
+        )
+    fewer = next((p for p, row in enumerate(rows) if row.get("nodes", 0) < first.get("nodes", 0)), None)
+    if fewer is not None:
+        found[fewer] = f"only {rows[fewer]['nodes']} nodes are free"
+    shown = sorted(list(found.items())[:MOST_CHOICES], key=lambda pair: (pair[0] != 0, -rows[pair[0]][RATE]))
+    return tuple(
+        Choice(
+            letter=letter,
+            rank=place + 1,
+            what="as above" if place == 0 else _what(rows[place], first),
+            when=when,
+            rate=rows[place][RATE],
+            change=rows[place][RATE] / first[RATE] - 1.0,
+            memory_bytes=rows[place]["memory_bytes"],
+            verdict=rows[place]["memory_verdict"],
+        )
+        for letter, (place, when) in zip(ascii_uppercase, shown, strict=False)
+    )
+
+
+def _nearest(places: Sequence[int], rows: Sequence[Row]) -> int | None:
+    """Of the rows inside the noise of the first of some places, best first, the one that changes least of A."""
+    near = [place for place in places if rows[place][RATE] >= (1.0 - TIE) * rows[places[0]][RATE]]
+    return min(near, key=lambda place: sum(rows[place][name] != rows[0][name] for name in COLUMN_NAMES), default=None)
+
+
+def _what(row: Row, first: Row) -> str:
+    if not is_on_cluster_of(row, first) and "nodes" in row:
+        return f"{row['nodes']} nodes, {difference_in_words(row, first)}"
+    return difference_in_words(row, first)
+
+
+Wanted = tuple[Callable[[Row], str], Callable[[Row], bool]]
+
+
+def _wanted(first: Row) -> list[Wanted]:
+    """When to take another row than the first, and which rows answer that, the most asked-for first."""
+    word, less_bytes = number_format(first), min(LESS_MEMORY * first["memory_bytes"], first["memory_bytes"] - GB)
+
+    def is_faster_format(row: Row) -> bool:
+        return number_format(row) != "BF16" and row[RATE] > first[RATE] * (1.0 + TIE)
+
+    def is_plainer(row: Row) -> bool:
+        return len(switch_names(row)) < len(switch_names(first)) and _split(row) == _split(first)
+
+    def in_format(is_one: Callable[[Row], bool]) -> Callable[[Row], bool]:
+        return lambda row: number_format(row) == word and is_one(row)
+
+    return [
+        (
+            lambda row: f"you train in {number_format(row)}",
+            is_faster_format if word == "BF16" else lambda row: number_format(row) == "BF16",
+        ),
+        (
+            lambda row: f"sequences grow: {(first['memory_bytes'] - row['memory_bytes']) / GB:.0f} GB less",
+            in_format(lambda row: row["memory_bytes"] <= less_bytes),
+        ),
+        (lambda row: "a switch of A fails", in_format(is_plainer)),
+        (lambda row: _when_split(row, first), in_format(lambda row: _num_degrees_changed(row, first) == 1)),
+    ]
+
+
+def _split(row: Row) -> tuple[Any, ...]:
+    return (number_format(row), *(row[name] for name in ("tp", "pp", "ep", "etp")))
+
+
+def _num_degrees_changed(row: Row, first: Row) -> int:
+    return sum(one != other for one, other in zip(_split(row), _split(first), strict=True))
+
+
+def _when_split(row: Row, first: Row) -> str:
+    """What another split is good for."""
+    if row["pp"] > first["pp"]:
+        return "NICs are slower than rated"
+    if row["pp"] < first["pp"]:
+        return "fewer stages suit you"
+    if row["tp"] != first["tp"]:
+        return "the batch must shrink" if row["tp"] > first["tp"] else "links in the node are slow"
+    return "expert exchange is slow" if row["ep"] < first["ep"] else "memory of experts is short"
+
+
+# --- what saving memory would gain -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FasterIfMemorySaved:
+    """A row that is faster than the first one and does not surely fit.
+
+    rank           place in ranking.csv, from 1     gain    of the expected rate over the first row's, 0.012
+    saving_bytes   less memory with which it FITS
+    remedy         the fastest single change that saves so much, in words; empty where none does
+    """
+
+    rank: int
+    row: Row
+    gain: float
+    saving_bytes: float
+    remedy: str
+
+
+def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterIfMemorySaved | None:
+    """The fastest row of the first row's cluster that is faster than the first and AT RISK or OOM; None without any.
+
+    rows: as ranking.csv lists them. evaluator: of the first row's cluster. Rows timed on a device are compared with
+    each other only.
+    """
+    first = rows[0]
+    places = [
+        place
+        for place, row in enumerate(rows)
+        if row[RATE] > first[RATE]
+        and row["memory_verdict"] != FITS
+        and (row["time_evidence"] == MEASURED) == (first["time_evidence"] == MEASURED)
+        and is_on_cluster_of(row, first)
+    ]
+    if not places or first["memory_verdict"] != FITS:
+        return None
+    place = max(places, key=lambda place: (rows[place][RATE], -place))
+    row, cluster = rows[place], evaluator.choice.cluster
+    sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster, evaluator.space.model))
+    saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
+    found = cheapest_saving(evaluator, values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})), saving)
+    return FasterIfMemorySaved(
+        rank=place + 1,
+        row=row,
+        gain=row[RATE] / first[RATE] - 1.0,
+        saving_bytes=saving,
+        remedy="" if found is None else change_text(found),
+    )

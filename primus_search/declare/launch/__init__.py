@@ -1,1 +1,0 @@
-"""Launch settings, written or printed, become candidates by the contract of their framework; `contract` writes too."""

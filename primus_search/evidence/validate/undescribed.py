@@ -1,0 +1,116 @@
+"""Rates of runs whose software nobody described: the prior mixture over every shipped stack, never one guessed stack.
+
+Each hypothesis of `learning.hypotheses` that could train on the device projects the run with what its record says of
+kernels and switches; its weight is its prior, as in `learn`. Around each lies the error of a site. The rate to expect
+is the median of the mixture, its band the mixture's 5th and 95th percentile. 251 runs of nine publishers, mean over
+these: 11.3 % in the median, 32.9 % at the 90th percentile, 2026-11-24.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from primus_search.cost.confidence.uncertainty import memory_error, site_half_width
+from primus_search.cost.memory import fit_probability, fit_verdict
+from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation, places
+from primus_search.learning.hypotheses import shipped_hypotheses
+from primus_search.learning.posterior import NEGLIGIBLE, Mixture, Reference, log_rates, reference_of
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.stack import SiteErrors
+from primus_search.values.model import Model
+
+NAMED = 3
+"""Stacks that are named."""
+
+SAME_SITE = 0.12
+"""Standard deviation of log(measured / projected) on the cluster of a publisher whose runs are in the fits where the
+software is not described: 86 such runs, 2026-11-23."""
+
+
+NORMAL = 1.645
+"""95th percentile of a normal distribution: the mixture's components are normal ones with the 90 % band of the site's
+Student's t."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Undescribed:
+    """What the stacks that a run's software may be project for it: probabilities, log-rates and names."""
+
+    weights: Floats
+    logs: Floats
+    names: tuple[str, ...]
+
+    def rate(self, model: Model, site: SiteErrors | None) -> Refitted:
+        """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known."""
+        sigma = SAME_SITE if site is None else site_half_width(site, model) / NORMAL
+        logs = self.logs[:, None]
+        mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, sigma**2))
+        low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
+        return Refitted(rate=rate, low=low, high=high)
+
+    def __str__(self) -> str:
+        total: dict[str, float] = {}
+        for name, weight in zip(self.names, self.weights.tolist(), strict=True):
+            total[name] = total.get(name, 0.0) + weight
+        first = sorted(total.items(), key=lambda pair: (-pair[1], pair[0]))[:NAMED]
+        named = ", ".join(f"{name} {weight:.2f}" for name, weight in first)
+        return f"software is not described: median over stacks, most likely {named}"
+
+
+def undescribed_mixtures(rows: Sequence[Reference]) -> list[Undescribed]:
+    """What the software of every row may be, in their order; words and configuration point to its job's stack."""
+    keys = [(one.job.accelerator.arch, one.job.model, one.job.stack.name) for one in rows]
+    found: dict[int, Undescribed] = {}
+    for (arch, model, suggested), members in places(keys).items():
+        every = shipped_hypotheses(archs={arch}, suggested=suggested, models={model})
+        weights = np.exp([one.log_prior for one in every])
+        kept = np.flatnonzero(weights >= NEGLIGIBLE * weights.max()).tolist()
+        logs = np.array([log_rates(every[k].stack, [rows[i] for i in members]) for k in kept])
+        names, shares = tuple(every[k].stack.name for k in kept), weights[kept] / weights[kept].sum()
+        for column, i in enumerate(members):
+            found[i] = Undescribed(weights=shares, logs=logs[:, column], names=names)
+    return [found[i] for i in range(len(rows))]
+
+
+def with_undescribed(outcome: Validation) -> Validation:
+    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed,
+    and their memory as that of software which may keep whole logits."""
+    rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
+    found = undescribed_mixtures([reference_of(row.run) for row in rows])
+    told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
+    rates = {row.run.place: one.rate(row.run.model, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
+
+    def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:
+        for row in (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every):
+            what = (told[row.run.place],) if row.run.place in told else ()
+            yield replace(row, run=replace(row.run, assumed=(*row.run.assumed, *what)))
+
+    parts: dict[str, Any] = {name: tuple(each(getattr(outcome, name))) for name in ("rows", "memory_only", "ran_out")}
+    return replace(outcome, **parts).with_rates(rates)
+
+
+WHOLE_LOGITS = 0.2
+"""Probability that software which nobody described computes its loss on the logits of the whole vocabulary on every
+tensor-parallel rank: one of eight publishers of such runs, (1 + 1) / (8 + 2), 2026-11-23."""
+
+WHOLE_LOGIT_BYTES = 18.0
+"""Bytes per logit of such a loss: BF16 logits, their gathered copy, FP32 copy, softmax and gradients. Of 257
+configurations of arXiv:2311.05610 that ran out 38 would be said to fit without it; all but 33, 21 and 6 of these need
+more than the device has with 10, 14 and 18 bytes, of 165 that ran all but 133, 133 and 131, 2026-11-23."""
+
+
+def _doubted(row: ScoredRun) -> ScoredRun:
+    """A run with the probability of fitting over both kinds of loss."""
+    run, memory = row.run, row.projection.memory
+    c = run.candidates
+    tokens = float(c.micro_batch_size[0]) * run.workload.seq_length / float(c.cp[0])
+    own = run.cluster.stack.memory.unfused_logit_bytes / float(c.tp[0])
+    extra = tokens * run.model.vocab_size * max(WHOLE_LOGIT_BYTES - own, 0.0)
+    error = memory_error(run.cluster, run.model)
+    more = replace(memory, logits=memory.logits + extra)
+    whole = float(fit_probability(more, run.cluster.accelerator, error=error)[0])
+    probability = (1.0 - WHOLE_LOGITS) * row.fit_probability + WHOLE_LOGITS * whole
+    headroom = float(row.projection.headroom_bytes[0])
+    return replace(row, fit_probability=probability, verdict=fit_verdict(probability, headroom, is_assumed=True))

@@ -1,0 +1,64 @@
+"""Numbers of a software stack that settings of a job decide, read from a launch file and written into one.
+
+    decided_numbers(megatron, row, {"bf16": True}, has_experts=False)      # {"gradient_bytes": 4.0, ...}
+
+A stack file has these numbers as the runs had them that it was fitted to. A contract lists the settings behind each
+(`Framework.decides`), so that a file is priced as its own settings make them, and a candidate's file sets them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from primus_search.launch.contract import is_off, same
+from primus_search.values.machine.framework import Decision, Framework, Settings
+from primus_search.values.machine.stack import Stack, number_of
+
+
+def decided_numbers(
+    framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool, is_whole: bool = True
+) -> dict[str, Any]:
+    """Field of the stack -> its value in a job with these settings.
+
+    is_whole  what they leave out is at its default; otherwise it is not known, and decides nothing
+    """
+    found: dict[str, Any] = {}
+    for one in _bearing(framework, row, has_experts):
+        is_set = all(same(given.get(k, framework.defaults.get(k)), v) for k, v in one.settings.items())
+        if not is_whole and not {*one.settings, one.key} & given.keys():
+            continue
+        if one.key and not is_off(given.get(one.key)):
+            found[one.number] = float(given[one.key])
+        elif one.settings and is_set and one.value is not None:
+            found[one.number] = one.value
+        elif one.otherwise is not None:
+            found.setdefault(one.number, one.otherwise)
+    return found
+
+
+def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool) -> frozenset[str]:
+    """Keys whose values, given or by default, are priced by the numbers that they decide."""
+    found: set[str] = set()
+    for one in _bearing(framework, row, has_experts):
+        for key, value in one.settings.items():
+            now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
+            found |= {key} if same(now, value) or (same(now, usual) and not same(usual, value)) else set()
+        found |= {one.key} if one.key else set()
+    return frozenset(found)
+
+
+def deciding_settings(
+    framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool
+) -> dict[str, Any]:
+    """The settings under which a job has the numbers of its stack, where a file has to set them."""
+    found: dict[str, Any] = {}
+    for one in _bearing(framework, row, has_experts):
+        if one.value is not None and number_of(stack, one.number) == one.value:
+            found |= one.settings
+    return found
+
+
+def _bearing(framework: Framework, row: Mapping[str, Any], has_experts: bool) -> Iterator[Decision]:
+    """The decisions that bear on a candidate."""
+    for one in framework.decides:
+        if (has_experts or not one.of_experts) and all(str(row[axis]) in words for axis, words in one.where.items()):
+            yield one

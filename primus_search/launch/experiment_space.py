@@ -1,0 +1,199 @@
+"""An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.declare.space_file import make_space
+from primus_search.files.hardware_files import load_hardware
+from primus_search.files.search_path import FileKind, names
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.world import nodes_of
+from primus_search.learning.logged_run import read_job
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import VOCAB_MULTIPLE, presets, vocabulary
+from primus_search.space import Space
+from primus_search.values.knobs import KNOB, KNOBS
+from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.stack import GROUP_OF, number_of, with_numbers
+from primus_search.values.machine.state_formats import is_stacks_own
+from primus_search.values.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed.
+
+    per_node  GPUs of a node, where they are not those of the hardware file; else 0
+    """
+
+    experiment: Experiment
+    hardware: str
+    nodes: int
+    per_node: int
+    model: str
+    notes: tuple[str, ...] = ()
+
+
+def start(
+    path: Path, hardware: str, nodes: int, model: str = "", arguments: Sequence[str] = (), per_node: int = 0
+) -> Start:
+    """The experiment of a file on `nodes` nodes of `per_node` GPUs of some hardware, as far as they are given.
+
+    Hardware left out is the one that a folder of the path is called after (MI355X); nodes and GPUs per node left out
+    are those the file starts, else the fewest nodes of the hardware that its degrees fill. `arguments`: what a script
+    is started with. Raises `InputError` where neither gives them.
+    """
+    name = hardware or _hardware_of(path)
+    of_hardware = load_hardware(name).network.gpus_per_node
+    loaded = load_model(model) if model else None
+    gpus = per_node or of_hardware
+    experiment = read_job(path, max(nodes, 1) * gpus, loaded, arguments)
+    framework, world = experiment.framework, experiment.world
+    notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
+    if nodes:
+        gpus = per_node or world.per_node or of_hardware
+    elif world:
+        nodes, gpus = nodes_of(replace(world, per_node=per_node or world.per_node), of_hardware)
+    else:
+        nodes = fewest_nodes(experiment.row, gpus)
+        experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world
+        notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
+    if gpus != of_hardware:
+        notes.append(f"nodes of {gpus} GPUs, where the hardware file has {of_hardware}; links follow from its domain")
+    notes += [f"assumed {text}" for text in experiment.assumed]
+    if experiment.model is None:
+        raise InputError(experiment.model_problems)
+    named = model or _preset_of(experiment.model) or str(path)
+    return Start(
+        experiment=experiment,
+        hardware=name,
+        nodes=nodes,
+        per_node=gpus if gpus != of_hardware else 0,
+        model=named,
+        notes=tuple(notes),
+    )
+
+
+def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:
+    """The fewest nodes of so many GPUs that hold whole replicas of the dense layers and of the experts."""
+    dense = row["tp"] * row["cp"] * row["pp"]
+    experts = row["etp"] * row["ep"] * row["pp"]
+    group = int(row["shard_group"] or 1) * row["tp"] * row["pp"]
+    return math.lcm(dense, experts, group, gpus) // gpus
+
+
+def _preset_of(model: Model) -> str:
+    """The name of the preset that a model is; empty where it is none."""
+    return next((name for name, preset in presets().items() if preset.model == model), "")
+
+
+def _hardware_of(path: Path) -> str:
+    known = names(FileKind.HARDWARE)
+    for part in reversed(path.resolve().parts):
+        if part.lower() in known:
+            return part.lower()
+    raise InputError([Problem("--hardware", "is needed: no folder of the file is called after hardware")])
+
+
+def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -> Space:
+    """The space of one candidate of an experiment. Raises `InputError` where its batch or sequence is not given."""
+    experiment = begun.experiment
+    sets, rows = _without_vocabulary(sets)
+    if rows is not None and experiment.model is not None:
+        padded = vocabulary(rows, VOCAB_MULTIPLE)
+        model = replace(experiment.model, vocab_size=padded["vocab_size"], vocab_padding=padded["vocab_padding"])
+        experiment = replace(experiment, model=model)
+    row = dict(experiment.row)
+    missing = [n for n in ("seq_length", "global_batch_size") if experiment.__getattribute__(n) is None]
+    given = {text.partition("=")[0].strip().removeprefix("workload.") for text in sets}
+    if [name for name in missing if name not in given]:
+        what = f"does not set {' and '.join(missing)}; add --set"
+        raise InputError([Problem(str(experiment.path), what)])
+    data: dict[str, Any] = {
+        "name": experiment.path.stem,
+        "model": begun.model,
+        "hardware": begun.hardware,
+        "framework": framework or experiment.framework.name,
+        "workload": {
+            "seq_length": experiment.seq_length or 1,
+            "global_batch_size": experiment.global_batch_size or 1,
+        },
+        "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
+        "search": {"memory_margin": 0.0},
+    }
+    data |= {"gpus_per_node": begun.per_node} if begun.per_node else {}
+    if stack is None and experiment.variant and not framework:
+        stack = _variant(experiment.framework, begun.hardware, experiment.variant)
+    if stack is not None:
+        data["stack"] = stack
+    make = partial(
+        make_space,
+        name=str(experiment.path),
+        nodes=begun.nodes,
+        overrides=sets,
+        environ={},
+        model=experiment.model,
+    )
+    space = _with_numbers(make(data), experiment.numbers)
+    if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):
+        return space
+    return _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), experiment.numbers)
+
+
+def _with_numbers(space: Space, numbers: Mapping[str, Any]) -> Space:
+    """The space on a stack with the numbers that a file decides, but for those that the user set; noted where they
+    differ from the stack's own."""
+    stack, overridden = space.cluster.stack, space.cluster.overridden
+    own = {name: value for name, value in numbers.items() if f"stack.{GROUP_OF[name]}.{name}" not in overridden}
+    differs = {name: value for name, value in own.items() if number_of(stack, name) != value}
+    if not differs:
+        return space
+    pairs = (f"{name} {_word(value)} (stack file: {_word(number_of(stack, name))})" for name, value in differs.items())
+    choices = tuple(
+        replace(one, cluster=replace(one.cluster, stack=with_numbers(one.cluster.stack, differs)))
+        for one in space.clusters
+    )
+    return replace(space, clusters=choices, notes=(*space.notes, f"by settings of the file: {', '.join(pairs)}"))
+
+
+def _word(value: Any) -> str:
+    """A number of a stack for a note."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+STACK = "stack"
+"""The word of an axis for what the stack has anyway."""
+
+
+def _variant(framework: Framework, hardware: str, variant: str) -> str | None:
+    """The framework's own stack on some hardware in a variant; None where its contract names no stack."""
+    own = framework.stacks.get(load_hardware(hardware).accelerator.vendor)
+    return f"{own}@{variant}" if own else None
+
+
+def _without_vocabulary(sets: list[str]) -> tuple[list[str], int | None]:
+    """`--set` without the rows of the embedding, and those; None where none is given."""
+    given = [text for text in sets if text.partition("=")[0].strip() == "vocab_size"]
+    number = given[-1].partition("=")[2].strip().replace("_", "") if given else ""
+    if given and (not number.isdecimal() or not 0 < int(number) < 10_000_000):
+        raise InputError([Problem(f"--set {given[-1]}", "vocab_size is a whole number of rows")])
+    return [text for text in sets if text not in given], int(number) if given else None
+
+
+def _given(axis: str, row: Mapping[str, Any]) -> Any:
+    """A word of a candidate as a space file writes it, with its details: `{full: 2, method: block}`."""
+    value = row[axis]
+    details = {detail.detail_key: detail for detail in KNOBS if detail.detail_of == axis}
+    if value in details:
+        return {key: row[one.name] or ("all" if one.has_all else 0) for key, one in details.items()}
+    if axis == "pipeline_layout" and str(value).startswith("first="):
+        ends = dict(part.split("=") for part in str(value).split(","))
+        return {end: int(n) for end, n in ends.items() if n != "None"}
+    return value

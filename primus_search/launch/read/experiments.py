@@ -1,0 +1,430 @@
+"""Real experiments read back: what a launch file of a framework starts, as a candidate with its model and workload.
+
+    experiment = read_experiment(Path("examples/megatron/configs/MI355X/mixtral_8x7B_v0.1-BF16-pretrain.yaml"), 8)
+    experiment.candidate.row(0)["ep"]
+
+Read are Primus experiments (Megatron and torchtitan back ends), Megatron scripts, lists of arguments and the dump of
+arguments in a log, recipes of Megatron-Bridge and scripts that run one, and torchtitan job files. A key that no axis
+covers is listed in `not_modelled`, unless the contract of the framework or the list of known keys says that it changes
+neither time nor memory. Comments are never read.
+"""
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError, Problem, readable
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.base.guards.values import whole_number
+from primus_search.files.fields import key_table, known_keys
+from primus_search.files.framework_files import load_framework
+from primus_search.files.source import Document, Keys, did_you_mean, plain, read, shown
+from primus_search.launch.contract import same, translated, whole
+from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.launch.read import megatron, torchtitan
+from primus_search.launch.read.megatron import candidate_words, model_keys
+from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
+from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.world import NO_WORLD, World
+from primus_search.models.families.megatron_hybrid import PATTERNS
+from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
+from primus_search.models.model_constants import CONSTANT_KEYS
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import assumed_vocabulary, model_of_tokenizer
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
+
+LOG_ARGUMENT = re.compile(
+    r"^[ \t]{0,80}(?:\S{1,200}[ \t])?[ \t]{0,8}([a-z][a-z0-9_]{1,80}) \.{3,80}+ (\S(?:.*\S)?)[ \t\r]*$", re.MULTILINE
+)
+"""A line of Megatron's dump of its arguments: `  tensor_model_parallel_size ...... 8`."""
+LEAST_ARGUMENTS = 20
+TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
+"""Where Primus has the model files of its torchtitan back end."""
+
+
+def is_experiment(path: Path) -> bool:
+    """Whether a file is read as an experiment rather than as a model."""
+    try:
+        return _reader_of(path, read_text(path, most=MAX_TABLE_BYTES)) is not None
+    except InputError:
+        return False
+
+
+def read_experiment(
+    path: Path, world: int = 0, model: Model | None = None, arguments: Sequence[str] = ()
+) -> Experiment:
+    """The experiment in a file, started on `world` GPUs where the file does not say how many.
+
+    `model` stands in for the one of the file; `arguments` are those that a script is started with. The name of a recipe
+    of Megatron-Bridge stands for a file. Raises `InputError` where the file is none, or sets what cannot be read.
+    """
+    if is_recipe(path):
+        return _recipe(path, world, model, path.name)
+    text = read_text(path, most=MAX_TABLE_BYTES)
+    reader = _reader_of(path, text)
+    if reader is None:
+        known = "a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
+        raise InputError([Problem(shown(path), f"is no experiment: expected {known}")])
+    started = f"set -- {shlex.join(arguments)}; " if arguments else ""  # in the first line: numbers of lines stay
+    with readable(shown(path)):
+        return reader(path, started + text, world, model)
+
+
+def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None], Experiment] | None:
+    """What reads a file, by how it is written; None where it is no experiment."""
+    if path.suffix == ".toml":
+        return _job_file
+    if re.search(r"^modules:", text, re.MULTILINE):
+        return _primus
+    if MODEL_ARGUMENTS.search(text):
+        return _of_mapping
+    if megatron.RUNS_RECIPE.search(text):
+        return _script_of_recipe
+    is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
+    return _megatron if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
+
+
+def _job_file(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    return of_torchtitan(path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan"))
+
+
+# --- Primus -----------------------------------------------------------------------------------------------------------
+
+
+def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
+    document = read(path)
+    module = _trainer(document)
+    back_end = str(module.get("framework", "megatron"))
+    if back_end == "torchtitan":
+        return _torchtitan_of_primus(path, document, module, world, model)
+    if back_end != "megatron":
+        what = f"framework '{back_end}' is not read; read: megatron, torchtitan"
+        raise InputError([document.problem(("modules",), what)])
+    framework = load_framework("primus")
+    found, origin = translated(framework, experiment_settings(document, path))
+    loaded, problems = (model, ()) if model else _model_of(path)
+    row, keys = candidate_words(framework, found, loaded, world)
+    keys |= known_keys(framework.keys).read_beside
+    overrides = module.get("overrides") or {}
+    own = {key: value for key, value in found.items() if origin.get(key, key) in overrides}
+    return experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
+
+
+def _torchtitan_of_primus(
+    path: Path, document: Document, module: Mapping[str, Any], world: int, model: Model | None
+) -> Experiment:
+    """The experiment of Primus' torchtitan back end: its defaults, its model file, the overrides."""
+    framework = load_framework("torchtitan")
+    name = str(filled(document, module.get("model", "")))
+    file = look_up(name, path.parent, os.environ, TORCHTITAN_MODELS)
+    given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
+    if file is not None:
+        body = read(file)
+        _must_be_mapping(body, body.data, ())
+        given = torchtitan.flattened(filled(body, body.data)) | given
+    layers = given.pop("model.n_layers", None)
+    if model is None:
+        model = flavored(framework, given) or namesake(path, name)
+        model = replace(model, num_layers=whole("model.n_layers", layers)) if model and layers else model
+    return of_torchtitan(path, given, world, model, framework, framework.launchers["primus"])
+
+
+ADAPTERS = ("lora", "peft")
+"""Overrides under which adapters alone are trained."""
+
+
+def _trainer(document: Document) -> Mapping[str, Any]:
+    """The module of an experiment that trains: pre-training, or fine-tuning of every weight."""
+    modules = document.data.get("modules") if isinstance(document.data, dict) else None
+    name = next((one for one in TRAINERS if isinstance(modules, dict) and isinstance(modules.get(one), dict)), None)
+    if name is None:
+        names = ", ".join(modules) if isinstance(modules, dict) else "none"
+        what = f"expected modules.{' or modules.'.join(TRAINERS)} (modules: {names})"
+        raise InputError([document.problem(("modules",), what)])
+    module: Mapping[str, Any] = document.data["modules"][name]
+    overrides = module.get("overrides") or {}
+    _must_be_mapping(document, overrides, ("modules", name, "overrides"))
+    for key in ADAPTERS:
+        given = overrides.get(key)
+        is_off = given in (None, False, "none", "", {}) or (isinstance(given, dict) and given.get("enabled") is False)
+        if not is_off:
+            what = f"{key} trains low-rank adapters alone, which is not modelled; fine-tuning of all weights is"
+            raise InputError([document.problem(("modules", name, "overrides", key), what)])
+    return module
+
+
+def _must_be_mapping(document: Document, value: Any, keys: Keys) -> None:
+    if not isinstance(value, Mapping):
+        raise InputError([document.problem(keys, "expected a mapping of keys")])
+
+
+def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
+    try:
+        return load_model(str(path)), ()
+    except InputError as error:
+        return None, error.problems
+
+
+# --- Megatron ---------------------------------------------------------------------------------------------------------
+
+
+def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    """The experiment of a script, or of a log that dumps its arguments."""
+    dumped = LOG_ARGUMENT.findall(text)
+    if len(dumped) >= LEAST_ARGUMENTS:
+        given = {key: _plain(value) for key, value in dumped}
+        return _of_arguments(path, given, world, model, is_whole=False)
+    return _of_written(path, megatron.settings_in(text, folder=path.parent), world, model)
+
+
+def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None) -> Experiment:
+    """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
+    given, undecided = _decided(_with_deepspeed(found, path.parent))
+    read = _of_arguments(path, given, world, model)
+    return replace(read, assumed=(*read.assumed, *undecided))
+
+
+def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:
+    started = _world_in(given)
+    devices = started.gpus or world
+    return of_settings(path, load_framework("megatron"), given, devices, model, started, is_whole=is_whole)
+
+
+def _world_in(given: Settings) -> World:
+    """The GPUs that settings of a script or a log name."""
+    gpus, per_node = (whole_number(str(given.get(key, ""))) or 0 for key in (megatron.WORLD, megatron.PER_NODE))
+    return World(gpus, per_node) if gpus else NO_WORLD
+
+
+def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
+    if found.get("deepspeed") and str(found.get("num_experts", "1")) != "1":
+        found |= _deepspeed_experts(found)
+    text = found.pop(megatron.WRITTEN, "")
+    name = str(found.get(megatron.CONFIG, ""))
+    beside = folder / Path(name).name
+    if not text and name and not UNSET.search(name) and beside.is_file():
+        text = read_text(beside, most=MAX_TABLE_BYTES)
+    try:
+        given = json.loads(text) if text else {}
+    except ValueError:
+        given = {}
+    zero = given.get("zero_optimization") if isinstance(given, dict) else None
+    if not isinstance(zero, dict) or not isinstance(zero.get("stage"), int):
+        return found
+    sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
+    offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
+    del found[megatron.CONFIG]
+    return sizes | {"zero_stage": zero["stage"]} | offload | found
+
+
+def _deepspeed_experts(found: Settings) -> dict[str, Any]:
+    """Where Megatron-DeepSpeed has experts: in every second layer unless said, one for a token unless said.
+
+    Source: microsoft/Megatron-DeepSpeed megatron/arguments.py and megatron/model/transformer.py.
+    """
+    if found.get("mlp_type", "standard") != "standard":
+        raise ValueError(f"mlp_type: {found['mlp_type']}: experts beside a dense MLP are not modelled")
+    every = whole("expert_interval", found.get("expert_interval", 2), least=1)
+    layers = whole("num_layers", found.get("num_layers", 0), least=0)
+    return {
+        "moe_layer_freq": ["01"[n % every == 0] for n in range(1, layers + 1)],
+        "moe_router_topk": found.get("topk", "1"),
+    }
+
+
+OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}
+"""Keys of DeepSpeed's JSON and the arguments that they stand in for."""
+
+
+def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Settings of a script without variables that have no value, and what is said of tests that are not answered.
+
+    Those of keys that are not read stay as they are written. Raises ValueError where a setting that is read has no
+    value, where the model or the batch hangs on a test that is not answered, and where several trainings differ.
+    """
+    framework = load_framework("megatron")
+    found = {key: value for key, value in found.items() if key not in ASSUMED or not UNSET.search(str(value))}
+    read = framework.spelled | known_keys("megatron").read_beside | model_keys()
+    undecided: dict[str, set[str]] = found.pop(megatron.UNDECIDED, {})
+    if differs := sorted(found.pop(megatron.STARTS, set()) & read):
+        raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
+    needed = model_keys() | megatron.ARGUMENTS | {"pipeline_model_parallel_size", "global_batch_size", "seq_length"}
+    is_short = not all(key in found for key in ARGUMENTS_OF_A_RUN)
+    missing = {name: None for name, keys in undecided.items() if keys & needed or (is_short and not keys)}
+    for key, value in found.items():
+        for word in value if isinstance(value, list) else [str(value)]:
+            missing |= dict.fromkeys(UNSET.findall(word)) if key in read else {}
+    if missing:
+        names = ", ".join(_named(name) for name in missing)
+        how = (
+            "set them in the environment (NAME=value before the command), or what the script is started with by --args"
+        )
+        raise ValueError(f"depends on {names}: {how}")
+    notes = tuple(f"{_named(name)} {_why(name, keys)}" for name, keys in undecided.items() if not keys or keys & read)
+    return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}, notes
+
+
+def _named(name: str) -> str:
+    """What a script depends on, as it stands there."""
+    return f"${name}" if name.isdigit() else name
+
+
+def _why(name: str, keys: set[str]) -> str:
+    """What is said of a test that is not answered, or of a file that is not there."""
+    if not keys:
+        return "is read by the script and does not stand beside it"
+    changes = f"(changes {', '.join(sorted(keys)[:6])})"
+    if " " in name:
+        return f"is not answered: read as false {changes}"
+    return f"has no value: branches that test it are read as if it were empty {changes}"
+
+
+ASSUMED = ("tokenizer_model", megatron.WORLD)
+"""Arguments that something is assumed for where they hang on a variable without a value."""
+ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
+"""Arguments without which a script whose branches need a variable is not read."""
+
+
+def of_settings(
+    path: Path,
+    framework: Framework,
+    given: Settings,
+    devices: int,
+    model: Model | None,
+    world: World = NO_WORLD,
+    *,
+    is_whole: bool = True,
+) -> Experiment:
+    """The experiment of settings in the keys of a contract, printed or written, on so many devices.
+
+    is_whole: what they leave out is at the default of the framework.
+    """
+    with readable(shown(path)):
+        if framework.launcher == "torchtitan":
+            return of_torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
+        found, origin = translated(framework, given)
+        rows = None if model or not is_sized(found) else assumed_vocabulary(found)
+        loaded, problems = (
+            (model, ()) if model else model_of_arguments(path, found | ({"vocab_size": rows} if rows else {}))
+        )
+        row, keys = candidate_words(framework, found, loaded, devices)
+        keys |= known_keys(framework.keys).read_beside
+        read = experiment_of(
+            path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole
+        )
+    if rows is None:
+        return read
+    why = "the file names no vocabulary; --set vocab_size= changes it"
+    return replace(read, assumed=(f"vocab_size = {rows}: {why}",))
+
+
+def is_sized(found: Settings) -> bool:
+    """Whether settings have the sizes of a model."""
+    return "num_layers" in found and "hidden_size" in found
+
+
+MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
+"""Megatron's functional tests and NVIDIA's model zoo: arguments as a mapping, beside `ENV_VARS:`."""
+
+
+def _of_mapping(path: Path, _: str, world: int, model: Model | None) -> Experiment:
+    document = read(path)
+    given = document.data.get("MODEL_ARGS")
+    _must_be_mapping(document, given, ("MODEL_ARGS",))
+    environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
+    script = " ".join(word for key, value in given.items() for word in _argument(str(key), value))
+    return _of_written(path, megatron.settings_in(script, {**os.environ, **environ}), world, model)
+
+
+RECIPES = "nemo_recipes"
+"""The table of Megatron-Bridge's recipes, which `tools/launch_tables.py` writes."""
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a path is no file and the name of a recipe."""
+    return path.name.removesuffix("_config") in key_table(RECIPES) and not path.exists()
+
+
+def _recipe(
+    path: Path, world: int, model: Model | None, name: str, overrides: Settings = NOTHING, started: World = NO_WORLD
+) -> Experiment:
+    """The job of a recipe with the settings that a script overrides, and the GPUs that it starts.
+
+    Raises ValueError for a recipe that is not known, and for overrides of its model, which no preset follows.
+    """
+    recipe, framework = key_table(RECIPES).get(name.removesuffix("_config")), load_framework("nemo")
+    if recipe is None:
+        raise ValueError(
+            f"{name} is no recipe of Megatron-Bridge that is known{did_you_mean(name, key_table(RECIPES))}"
+        )
+    changed, _ = translated(framework, overrides)
+    sizes = sorted(k for k in model_keys() & changed.keys() if not same(changed[k], recipe["settings"].get(k)))
+    if sizes and model is None:
+        raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
+    model = model or model_of_tokenizer(recipe["model"])
+    read = of_settings(path, framework, recipe["settings"] | changed, started.gpus or world, model, started)
+    if model is not None:
+        return read
+    what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"
+    return replace(read, model_problems=(Problem(path.name, what),))
+
+
+def _script_of_recipe(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    name, overrides, started = megatron.recipe_in(text, folder=path.parent)
+    return _recipe(path, world, model, name, overrides, started)
+
+
+def _argument(key: str, value: Any) -> list[str]:
+    """A key and its value, escaped for a shell, as words of a command line; a switch that is off is none."""
+    if value is False or value is None:
+        return []
+    text = str(value).replace("\\", "")
+    return [key] if value is True else [key, text if "$" in text else shlex.quote(text)]
+
+
+def _plain(text: str) -> Any:
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    if text.startswith("["):
+        return [part.strip(" '\"") for part in text.strip("[]").split(",") if part.strip()]
+    return text
+
+
+def _typed(value: Any) -> Any:
+    """A size as the number or the list of numbers that it is written as."""
+    if isinstance(value, list):
+        return [_typed(one) for one in value]
+    return plain(value) if isinstance(value, str) else value
+
+
+def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
+    """The model that a list of arguments sizes, and why there is none."""
+    if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
+        return None, (Problem(shown(path), "names no model: num_layers is missing"),)
+    # What makes layers of another kind is read or refused, never left out.
+    known = model_keys() | CONSTANT_KEYS | {"tensor_model_parallel_size"}
+    sizes = {key: _typed(value) for key, value in found.items() if key in known}
+    if sizes.get("encoder_num_layers") == sizes.get("num_layers"):  # so decoders are printed, too
+        sizes.pop("encoder_num_layers", None)
+    sizes.pop("gated_linear_unit", None)
+    sizes.setdefault("untie_embeddings_and_output_weights", False)
+    sizes.setdefault("swiglu", False)
+    sizes["add_bias_linear"] = not found.get("disable_bias_linear") and sizes.get("add_bias_linear") is not False
+    try:
+        with readable(shown(path)):
+            if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
+                sizes["vocab_size"] = whole("vocab_size", sizes["vocab_size"]) + 1
+            if isinstance(window := sizes.get("window_size"), str):
+                sizes["window_size"] = [whole("window_size", part.strip()) for part in window.strip("()").split(",")]
+        return from_document(Document(shown(path), sizes), path), ()
+    except InputError as error:
+        return None, error.problems

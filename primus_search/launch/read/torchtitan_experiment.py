@@ -1,0 +1,88 @@
+"""The experiment of torchtitan's settings, and the model that its flavor or a module beside the file names."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.source import shown
+from primus_search.launch.contract import translated
+from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.launch.read import torchtitan
+from primus_search.launch.world import World
+from primus_search.models.megatron_yaml import PRESET_FOLDER
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import model_called, presets
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
+
+
+def of_torchtitan(
+    path: Path,
+    given: dict[str, Any],
+    world: int,
+    model: Model | None,
+    framework: Framework,
+    preset: Settings = NOTHING,
+    *,
+    is_whole: bool = True,
+) -> Experiment:
+    """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
+    given, origin = translated(framework, given)
+    found = {**preset, **given}
+    loaded = model or flavored(framework, found) or _imported(path, found)
+    problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
+    row, keys = torchtitan.words(framework, found, loaded, world)
+    set_for = {name: found.get(key, framework.defaults.get(key)) for name, key in torchtitan.SIZES.items()}
+    local, ranks = int(str(set_for["local_batch_size"])), row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
+    if int(str(set_for["global_batch_size"] or -1)) < 0:
+        set_for["global_batch_size"] = local * (world // ranks) if world else None
+    started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
+    read = experiment_of(
+        path, framework, row, set_for, given, keys, (loaded, problems), World(started), origin, is_whole=is_whole
+    )
+    keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
+    notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]
+    if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
+        flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
+        notes.append(f"training.local_batch_size: {local} ({flushes})")
+    registered = None if model else torchtitan.flavor(_flavor_name(found))
+    if registered and registered[1]:
+        flavor = f"model.flavor: {found['model.flavor']}"
+        notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
+    is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
+    return replace(read, not_modelled=tuple(notes), variant=torchtitan.EAGER if is_eager else "")
+
+
+def namesake(path: Path, name: str) -> Model | None:
+    """The model of Primus' torchtitan file: the preset, or the Megatron file of Primus, that is called the same."""
+    stem = Path(name).stem.lower().removesuffix("-fp8").replace("x16e", "16e").replace("x128e", "128e")
+    known = presets()
+    if stem in known:
+        return known[stem].model
+    for above in path.resolve().parents:
+        folder = above / PRESET_FOLDER
+        found = [file for file in sorted(folder.glob("*.yaml")) if file.stem.lower() == stem] if folder.is_dir() else []
+        if found:
+            return load_model(str(found[0]))
+    return None
+
+
+def _imported(path: Path, found: Settings) -> Model | None:
+    """The model that a module beside the file registers under the name that the file asks for."""
+    module = path.with_name(f"{found.get('experimental.custom_import')}.py")
+    if not module.is_file() or _flavor_name(found) != f"{module.stem}:{torchtitan.NAME}":
+        return None
+    return replace(torchtitan.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
+
+
+def flavored(framework: Framework, found: Settings) -> Model | None:
+    """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
+    name = _flavor_name(found)
+    registered = torchtitan.flavor(name)
+    return model_called(framework, name) or (registered and registered[0])
+
+
+def _flavor_name(found: Settings) -> str:
+    return f"{found.get('model.name')}:{found.get('model.flavor')}"

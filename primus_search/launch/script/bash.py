@@ -1,0 +1,469 @@
+"""What a shell script hands to its programs, by bash's own rules; nothing is run.
+
+    script = followed(text, environ={"TP": "4"}, folder=Path("examples"))
+    script.commands
+
+Assignments, arrays, expansions, branches, loops, functions, `eval`, `source` of files beside the script, here-documents
+and the text of `bash -c` are followed. Programs are not executed: their words are kept in `commands`. A test that
+cannot be answered (of a file, a program, a variable without a value) is a guess; `guesses` has each, and `choices`
+turns one. `tests/launch/test_bash.py` compares with bash itself.
+"""
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+from primus_search.base.errors import InputError
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.base.guards.values import whole_number
+from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
+from primus_search.launch.script.shell_variables import MARK, UNSET, Variables
+
+OUTPUT = "$("
+"""How the name of a program's output begins."""
+_NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
+_JOINTS = (("||", "-o"), ("&&", "-a"))
+"""Signs between tests, those that bind least first."""
+_FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxLNOGS")
+_SAFE_PATTERN = re.compile(r"[\w\s^$\[\]\-+*.:,=/@%]{0,80}")
+"""A regular expression of a script that is matched: no groups, so that it cannot run long."""
+MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
+_SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
+_DECLARES = ("export", "local", "declare", "readonly", "typeset")
+_RUNS_FILES = (*_SHELLS, "sbatch", "source", ".")
+_PASSES_ON = ("exec", "time", "nohup", "command", "builtin", "sudo", "then", "do")
+_SILENT = ("mkdir", "cd", "trap", "ulimit", "wait", "sleep", "pushd", "popd", "rm", "cp", "mv", "tee", "true",
+           "set", ":")  # fmt: skip
+
+
+@dataclass(eq=False)
+class _Leave(Exception):
+    """`exit`, `return`, `break` or `continue`, its line, and the status that it is given."""
+
+    word: str
+    line: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A test that cannot be answered: what it depends on, the answer taken, the others there are."""
+
+    names: tuple[str, ...]
+    answer: int
+    others: tuple[int, ...]
+
+
+def followed(
+    text: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    folder: Path | None = None,
+    choices: Mapping[int, int] = MappingProxyType({}),
+) -> "Script":
+    """A script followed to its end; `choices` answer its tests by where they stand.
+
+    An `exit` behind a guess says that the guess is wrong: it is turned.
+    """
+    environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
+    while True:
+        script = Script(text, environ, folder, choices)
+        try:
+            script.follow(text)
+        except RecursionError:
+            raise ValueError("commands of the script refer to each other without end") from None
+        except _Leave as leave:
+            script.left = leave.line
+            wrong = next((at for at in reversed(script.open) if at not in turned and script.guesses[at].others), None)
+            if leave.word == "exit" and wrong is not None and len(turned) < MOST_TRIES:
+                turned.add(wrong)
+                choices[wrong] = script.guesses[wrong].others[0]
+                continue
+        return script
+
+
+@dataclass(slots=True)
+class Script:
+    """A script that is followed command by command, and what was found on the way.
+
+    commands   words of each program that is started
+    guesses    tests that cannot be answered, by where they stand; `choices` has answers to take instead
+    open       those whose branches are being followed
+    missing    files that the script reads and that are not beside it
+    left       the line of the `exit` that ends it; 0 where none does
+    """
+
+    text: str
+    environ: Mapping[str, str]
+    folder: Path | None
+    choices: Mapping[int, int]
+    variables: Variables = field(init=False)
+    commands: list[list[str]] = field(default_factory=list)
+    documents: dict[str, str] = field(default_factory=dict)
+    guesses: dict[int, Guess] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    left: int = 0
+    open: list[int] = field(default_factory=list)
+    _functions: dict[str, Block] = field(default_factory=dict)
+    _doubts: list[str] = field(default_factory=list)
+    _said: list[str] = field(default_factory=list)
+    _steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.variables = Variables(environ=self.environ, output=self._output)
+
+    def follow(self, text: str) -> bool:
+        """Follow further commands; the status of the last."""
+        self.variables.depth += 1
+        if self.variables.depth > DEEPEST:
+            raise ValueError("commands of the script refer to each other without end")
+        status = self._run(parsed(text))
+        self.variables.depth -= 1
+        return status
+
+    def _run(self, nodes: Block, *, asks: bool = False) -> bool:
+        """Run commands; the status of the last. asks: a program's status is a guess."""
+        status = True
+        for node in nodes:
+            self._steps += 1
+            if self._steps > MOST_STEPS or sum(map(len, self.commands[-1:])) > MOST_WORDS:
+                raise ValueError("a script of so many steps is not read")
+            status = self._one(node, asks)
+        return status
+
+    def _one(self, node: Node, asks: bool) -> bool:
+        opened = len(self.open)
+        if node.kind == "simple":
+            return self._simple(node, asks)
+        if node.kind == "test":
+            return self._test(test_pieces(node.words[0]), node.at)
+        if node.kind == "maths":
+            return self._counted(node.words[0], node.at)
+        if node.kind == "function":
+            self._functions[node.words[0]] = node.blocks[0]
+        elif node.kind in ("group", "subshell"):
+            values, arrays = dict(self.variables.values), dict(self.variables.arrays)
+            status = self._run(node.blocks[0], asks=asks)
+            if node.kind == "subshell":
+                self.variables.values, self.variables.arrays = values, arrays
+            return status
+        elif node.kind == "pipe":
+            status = [self._run((one,), asks=asks) for one in node.blocks[0]][-1]
+            return status is not ("!" in node.words)
+        elif node.kind == "chain":
+            status = True
+            for sign, block in zip(node.words, node.blocks, strict=True):
+                if not sign or status is (sign == "&&"):
+                    status = self._run(block, asks=asks)
+            del self.open[opened:]
+            return status
+        elif node.kind == "if":
+            self._branch(node)
+            del self.open[opened:]
+        elif node.kind == "case":
+            self._case(node)
+            del self.open[opened:]
+        else:
+            self._loop(node)
+        return True
+
+    def _branch(self, node: Node) -> None:
+        for i in range(0, len(node.blocks) - 1, 2):
+            if self._run(node.blocks[i], asks=True):
+                self._run(node.blocks[i + 1])
+                return
+        if len(node.blocks) % 2:
+            self._run(node.blocks[-1])
+
+    def _case(self, node: Node) -> None:
+        subject = self._known([self.variables.text(node.words[0])])[0]
+        fits = (i for i, one in enumerate(node.words[1:]) for pattern in one.split("\n")
+                if fnmatch.fnmatchcase(subject, self.variables.text(pattern)))  # fmt: skip
+        chosen = next(fits, -1)
+        if self._doubts:
+            chosen = self._guess(node.at, chosen, tuple(i for i in range(len(node.blocks)) if i != chosen))
+        if chosen >= 0:
+            self._run(node.blocks[chosen])
+
+    def _loop(self, node: Node) -> None:
+        is_for, is_counted = node.kind == "for", node.kind == "for" and ";" in node.words[0]
+        first, test, step = (node.words[0].split(";") + [""] * 2)[:3] if is_counted else [""] * 3
+        listed = self.variables.words(node.words[2:]) if len(node.words) > 1 else self.variables.arguments
+        self.variables.number(first)
+        for word in listed if is_for and not is_counted else [""] * MOST_STEPS:
+            self.variables.values |= {node.words[0]: word} if is_for and not is_counted else {}
+            if is_counted and not self._counted(test, node.at):
+                return
+            if not is_for and self._run(node.blocks[0], asks=True) is (node.words[0] == "until"):
+                return
+            try:
+                self._run(node.blocks[-1])
+            except _Leave as leave:
+                if leave.word == "break":
+                    return
+                if leave.word != "continue":
+                    raise
+            self.variables.number(step)
+
+    def _guess(self, at: int, answer: int, others: tuple[int, ...]) -> int:
+        """The answer to a test that cannot be answered: the one chosen, else the given one."""
+        taken = self.choices.get(at, answer)
+        self.guesses[at] = Guess(tuple(self._doubts), taken, tuple(one for one in (answer, *others) if one != taken))
+        self.open.append(at)
+        self._doubts.clear()
+        return taken
+
+    def _known(self, words: list[str]) -> list[str]:
+        """Words without what has no value, whose names are noted as doubts."""
+        self._doubts += [name for word in words for name in UNSET.findall(word) if name not in self._doubts]
+        return [UNSET.sub("", word) for word in words]
+
+    # --- simple commands ---
+
+    def _simple(self, node: Node, asks: bool) -> bool:
+        raw = list(node.words)
+        while raw and self.variables.assigned(raw[0]):
+            raw.pop(0)
+        if raw and raw[0] in _DECLARES:
+            for word in raw[1:]:
+                if not self.variables.assigned(word):
+                    self.variables.assigned(self.variables.text(word))
+            return True
+        if raw[:1] == ["["] or raw[:1] == ["test"]:
+            return self._test(raw[1:-1] if raw[0] == "[" else raw[1:], node.at)
+        words = self.variables.words(raw)
+        while words and words[0] in _PASSES_ON:
+            words.pop(0)
+        if not words:
+            return True
+        return True if self._keeps(words, node) else self._called(words, node, asks)
+
+    def _keeps(self, words: list[str], node: Node) -> bool:
+        """Whether a command only takes its here-document: into a file, or as a script that is followed."""
+        bodies = [one.document for one in node.redirections if one.document is not None]
+        target = next((one.text.split(" ", 1)[1] for one in node.redirections if one.text.startswith(">")), "")
+        if bodies and words == ["cat"] and not target:
+            self._said.append(self.variables.filled(bodies[-1]))
+        elif bodies and words[0] in ("cat", "tee"):
+            self.documents[self.variables.text(target) if target else words[-1]] = bodies[-1]
+        elif bodies and any(word in (*_SHELLS, "sbatch", "ssh") for word in words):
+            self._inner(self.variables.filled(bodies[-1]), [])
+        return bool(bodies) or (words[0] == "cat" and bool(target))
+
+    def _called(self, words: list[str], node: Node, asks: bool) -> bool:
+        name, rest = words[0], words[1:]
+        if name in self._functions:
+            outer, self.variables.arguments = self.variables.arguments, rest
+            try:
+                return self._run(self._functions[name])
+            except _Leave as leave:
+                if leave.word != "return":
+                    raise
+                return leave.status in ("", "0")
+            finally:
+                self.variables.arguments = outer
+        if name in ("exit", "return", "break", "continue"):
+            raise _Leave(name, self.text.count("\n", 0, node.at) + 1, " ".join(rest[:1]))
+        if name == "eval":
+            return self.follow(" ".join(rest))
+        if name == "shift":
+            count = whole_number(self.variables.number(rest[0])) if rest else 1
+            self.variables.arguments = self.variables.arguments[1 if count is None else count :]
+        elif "--" in rest and name == "set":
+            self.variables.arguments = rest[rest.index("--") + 1 :]
+        elif name == "unset":
+            for one in rest:
+                self.variables.values[one] = ""
+                self.variables.arrays.pop(one, None)
+        elif name == "let":
+            return self._counted(",".join(rest), node.at)
+        elif name == "getopts":
+            return self._option(rest)
+        elif name in ("read", "false"):
+            return False
+        elif name not in _SILENT and not self._says(words):
+            return self._program(words, node, asks)
+        return True
+
+    def _program(self, words: list[str], node: Node, asks: bool) -> bool:
+        """Follow a script that is handed to a shell, else keep the words of a program."""
+        for i, word in enumerate(words):
+            if word.rsplit("/")[-1] in _SHELLS:
+                option = next((n for n in range(i + 1, len(words)) if re.fullmatch(r"-\w{0,8}c", words[n])), 0)
+                if option and option + 1 < len(words):
+                    return self._inner(words[option + 1], words[option + 3 :])
+            if word.startswith("--wrap="):
+                return self._inner(word.removeprefix("--wrap="), [])
+            if word in _RUNS_FILES and (rest := [one for one in words[i + 1 :] if not one.startswith("-")]):
+                text = self.documents.get(rest[0])
+                text = self.variables.filled(text) if text is not None else self._beside(rest[0])
+                if text is not None and word in ("source", "."):
+                    return self.follow(text)
+                if text is not None:
+                    return self._inner(text, rest[1:])
+                self.missing += [rest[0]] if word in ("source", ".") else []
+                break
+        self.commands.append(words)
+        if asks:
+            self._doubts.append(f"{OUTPUT}{short(' '.join(words))})")
+            return bool(self._guess(node.at, 0, (1,)))
+        return True
+
+    def _inner(self, text: str, arguments: list[str]) -> bool:
+        outer, self.variables.arguments = self.variables.arguments, arguments
+        try:
+            return self.follow(text)
+        except _Leave:
+            return True
+        finally:
+            self.variables.arguments = outer
+
+    def _beside(self, name: str) -> str | None:
+        """The text of a file of the script's folder, by the last parts of its name."""
+        parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
+        for n in range(len(parts) if self.folder else 0):
+            path = Path(self.folder or ".", *parts[n:])
+            if path.is_file():
+                try:
+                    return read_text(path, most=MAX_TABLE_BYTES)
+                except InputError:
+                    return None
+        return None
+
+    def _option(self, names: list[str]) -> bool:
+        """`getopts`: the next option among the arguments."""
+        arguments = self.variables.arguments
+        if len(names) < 2 or not arguments or not re.match(r"-\w", arguments[0]):
+            return False
+        letter, rest = arguments[0][1], arguments[0][2:]
+        takes_value = f"{letter}:" in names[0]
+        arguments = [*([f"-{rest}"] if rest and not takes_value else []), *arguments[1:]]
+        if takes_value:
+            self.variables.values["OPTARG"] = rest or (arguments.pop(0) if arguments else "")
+        self.variables.arguments = arguments
+        self.variables.values |= {names[1]: letter if letter in names[0] else "?", "OPTIND": "1"}
+        return True
+
+    # --- tests ---
+
+    def _test(self, pieces: list[str], at: int) -> bool:
+        """A test: of words, numbers, or files, which are guesses."""
+        self._doubts.clear()
+        value, _ = self._joined(pieces)
+        if self._doubts:
+            return bool(self._guess(at, int(value), (int(not value),)))
+        return value
+
+    def _counted(self, text: str, at: int) -> bool:
+        self._doubts.clear()
+        value = [self._known([self.variables.number(part)])[0] for part in text.split(",")][-1] not in ("", "0")
+        return bool(self._guess(at, int(value), (int(not value),))) if self._doubts else value
+
+    def _joined(self, pieces: list[str], signs: tuple[tuple[str, ...], ...] = _JOINTS) -> tuple[bool, list[str]]:
+        """Tests between the first signs, inside them those between the others; and the pieces behind."""
+        if not signs:
+            return self._single(pieces)
+        value, rest = self._joined(pieces, signs[1:])
+        while rest and rest[0] in signs[0]:
+            other, rest = self._joined(rest[1:], signs[1:])
+            value = value or other if "||" in signs[0] else value and other
+        return value, rest
+
+    def _single(self, pieces: list[str]) -> tuple[bool, list[str]]:
+        if not pieces:
+            return False, []
+        if pieces[0] == "!" and len(pieces) > 1:
+            value, rest = self._single(pieces[1:])
+            return not value, rest
+        if pieces[0] in ("(", "\\("):
+            value, rest = self._joined(pieces[1:])
+            return value, rest[1:]
+        sign = pieces[1] if len(pieces) > 2 else ""
+        if sign in ("=", "==", "!=", "=~", "<", ">", "\\<", "\\>", *_NUMERIC):
+            left, right = self._known([self.variables.text(pieces[0]), self.variables.text(pieces[2])])
+            return self._compared(left, sign.lstrip("\\"), right), pieces[3:]
+        if len(pieces) > 1 and pieces[0] in ("-z", "-n"):
+            text = self.variables.text(pieces[1])
+            if OUTPUT in text and UNSET.search(text):
+                self._known([text])
+            return bool(UNSET.sub("", text)) is (pieces[0] == "-n"), pieces[2:]
+        if len(pieces) > 1 and pieces[0] == "-v":
+            return not UNSET.search(self.variables.value(self.variables.text(pieces[1]))), pieces[2:]
+        if len(pieces) > 1 and pieces[0] in _FILE_TESTS:
+            self._doubts.append(f"[ {pieces[0]} {short(self.variables.text(pieces[1]))} ]")
+            return False, pieces[2:]
+        return bool(self._known([self.variables.text(pieces[0])])[0]), pieces[1:]
+
+    def _compared(self, left: str, sign: str, right: str) -> bool:
+        if sign in _NUMERIC:
+            return self.variables.number(f"({left or 0}) {_NUMERIC[sign]} ({right or 0})") == "1"
+        if sign == "=~":
+            try:
+                return bool(_SAFE_PATTERN.fullmatch(right) and re.search(right, left[:200])) or right in left
+            except re.error:
+                return right in left
+        if sign in ("<", ">"):
+            return left < right if sign == "<" else left > right
+        return fnmatch.fnmatchcase(left, right) is (sign != "!=")
+
+    def written(self, name: str) -> str:
+        """The text that the script writes into a file (`cat > FILE <<EOF`), variables filled in; empty where none."""
+        return self.variables.filled(self.documents[name]) if name in self.documents else ""
+
+    def _output(self, command: str) -> str:
+        """The output of a command where it is plain to see, else its name as of a variable without a value."""
+        outer, self._said, values, count = self._said, [], dict(self.variables.values), len(self.commands)
+        with suppress(_Leave):
+            self.follow(command)
+        said, self._said, self.variables.values = self._said, outer, values
+        is_known = len(self.commands) == count
+        del self.commands[count:]
+        return "\n".join(said) if is_known else f"{MARK}{OUTPUT}{short(command)}){MARK}"
+
+    def _says(self, words: list[str]) -> bool:
+        """Whether a command only writes text, which is kept for the `$(...)` around it."""
+        name, rest = words[0], [word for word in words[1:] if word not in ("-n", "-e", "--", "-P", "-L")]
+        first, last = (rest[0], rest[-1]) if rest else ("", "")
+        if name == "printf" and first == "-v":
+            self.variables.values[rest[1]] = rest[2].replace("%s", rest[3], 1) if len(rest) > 3 else ""
+            return True
+        text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": "."}.get(name)
+        if name == "printf":
+            text = first.replace("%s", last, 1).removesuffix("\\n")
+        elif name == "basename":
+            text = PurePosixPath(first).name.removesuffix(last if len(rest) > 1 else "")
+        elif name == "dirname":
+            text = str(PurePosixPath(first).parent)
+        elif name == "expr":
+            text = self.variables.number(" ".join(rest))
+        elif name == "bc" and self._said:
+            text = self.variables.number(self._said.pop())
+        elif name == "cut" and self._said and (cut := re.search(r"-f ?(\d)", " ".join(rest))):
+            sign = re.search(r"-d ?(\S)", " ".join(rest))
+            parts = self._said.pop().split(sign[1] if sign else "\t")
+            text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
+        elif name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", one) for one in rest):
+            ends = [1, *map(int, rest)] if len(rest) == 1 else [*map(int, rest)]
+            step = ends[1] if len(ends) == 3 else 1
+            text = "\n".join(map(str, range(ends[0], ends[-1] + (1 if step > 0 else -1), step or 1)))
+        self._said += [text] if text is not None else []
+        return text is not None
+
+
+def short(text: str) -> str:
+    """A command in one short line, for a message."""
+    return " ".join(UNSET.sub(r"$\1", text).split())[:60]
+
+
+def slurm(text: str) -> dict[str, str]:
+    """Variables that Slurm sets for a script with `#SBATCH` lines."""
+    head = dict(re.findall(r"^#SBATCH[ \t]+(--?[\w-]{1,40})[ =\t]+(\S{1,80})", text, re.MULTILINE))
+    gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
+    given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
+             "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1]}  # fmt: skip
+    found = {f"SLURM_{name}": value for name, value in given.items() if value and whole_number(value)}
+    alias = {"SLURM_JOB_NUM_NODES": "SLURM_NNODES", "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE"}
+    return found | {name: found[one] for name, one in alias.items() if one in found}

@@ -1,0 +1,128 @@
+"""Megatron-LM: one executable script with environment, rendezvous and every argument of model, candidate, training.
+
+Megatron arguments of a candidate, as names with underscores; Primus and Megatron-Bridge share them.
+
+`candidate_settings` writes the axes of a candidate, `launch.read.megatron` reads them back. The sizes of the model
+are written in `models.megatron_arguments`, and read back: a part of the model that differs has no argument.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError
+from primus_search.files.source import Document
+from primus_search.launch.contract import setting, settings_of
+from primus_search.launch.decided import deciding_settings
+from primus_search.launch.read.megatron import FLAGS, GROUP, LEVELS
+from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
+from primus_search.launch.write.shell import Text, argument_table, launch_file, words
+from primus_search.models.megatron_arguments import megatron_keys, model_arguments
+from primus_search.models.megatron_yaml import from_document
+from primus_search.schedule.algorithms.interleaved import group_size
+from primus_search.values.knobs import CpComm
+from primus_search.values.machine.framework import Framework
+from primus_search.values.model import Model
+
+
+def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
+    """Every argument, by the array it stands in."""
+    model = job.model
+    sizes = model_settings(job) | {
+        "untie_embeddings_and_output_weights": not model.is_tied,
+        "disable_bias_linear": not model.has_linear_bias,
+    }
+    if "window_size" in sizes:
+        sizes["window_size"] = ",".join(map(str, sizes["window_size"]))
+    return {
+        "MODEL_ARGS": sizes,
+        "CANDIDATE_ARGS": {"bf16": True} | dict(_flag(job.framework, *one) for one in candidate_settings(job).items()),
+        "TRAINING_ARGS": {"use_mcore_models": True, "transformer_impl": "transformer_engine"}
+        | argument_table("training"),
+        # The null tokenizer adds one word for the end of a document; the padded vocabulary is that of the model.
+        "TOKENIZER_ARGS": {"tokenizer_type": "NullTokenizer", "vocab_size": model.vocab_size - 1},
+    }
+
+
+def files(job: LaunchJob) -> dict[str, Text]:
+    """The script that starts a candidate."""
+    groups = arguments(job)
+    values: dict[str, Any] = {
+        "arrays": {name: words(settings) for name, settings in groups.items()},
+        "is_fsdp": not groups["CANDIDATE_ARGS"].keys().isdisjoint(("use_torch_fsdp2", "use_megatron_fsdp")),
+        "is_hybrid": job.model.is_single_block,
+    }
+    return {"megatron.sh": launch_file(job, "megatron.sh", edits(job), **values)}
+
+
+def _flag(framework: Framework, key: str, value: Any) -> tuple[str, Any]:
+    """A setting as an argument of the command line: `--no-X` where it is off and on by default."""
+    flag = FLAGS.get(key, key)
+    return (f"no_{flag}", True) if value is False and framework.defaults.get(key) is True else (flag, value)
+
+
+def _arguments_of(job: LaunchJob) -> dict[str, Any]:
+    stages = job.stage_parts if job.model.is_single_block else ()
+    return model_arguments(job.model, job.workload.seq_length, job.row["tp"], stages)
+
+
+def model_settings(job: LaunchJob) -> dict[str, Any]:
+    """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
+    said = _arguments_of(job)
+    read = read_back(job.model, said)
+    lost = read if isinstance(read, list) else unsaid(job.model, read)
+    lost += refused_constants(job)
+    if job.workload.image_tokens:
+        lost.append("towers of other inputs")
+    if lost:
+        what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
+        raise Inexpressible(what)
+    return said
+
+
+def edits(job: LaunchJob) -> list[str]:
+    """Constants of the model that no argument says, for a person to set."""
+    read = read_back(job.model, _arguments_of(job))
+    return [] if isinstance(read, list) else unsaid_constants(job.model, read)
+
+
+def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
+    """The model of some arguments, or what is wrong with them."""
+    try:
+        return from_document(Document("arguments", megatron_keys(model, said)), Path("arguments"))
+    except InputError as error:
+        return [problem.what for problem in error.problems]
+
+
+def candidate_settings(job: LaunchJob) -> dict[str, Any]:
+    """Every argument this candidate sets in the words of the job's framework."""
+    framework, row, workload = job.framework, job.row, job.workload
+    said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
+    said |= settings_of(framework, row, has_experts=job.model.is_moe)
+    if job.model.is_single_block:
+        pass  # the stages stand in the pattern of layers
+    elif job.layout is not None:
+        said[framework.spellings["pipeline_layout"].key] = job.layout
+    elif row["vpp"] > 1:
+        said[framework.spellings["vpp"].key] = row["vpp"]
+    if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
+        said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
+    if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
+        said.setdefault("overlap_param_gather", True)
+    inner = CpComm[row["cp_comm"].upper()].inner_ranks
+    if inner:
+        said[LEVELS] = [inner, row["cp"] // inner]
+    if row["sharding"] == "hsdp":
+        said[framework.spellings["shard_group"].key] = job.num_copies
+    decided = deciding_settings(framework, job.cluster.stack, row, has_experts=job.model.is_moe)
+    return decided | said | _recompute(job)
+
+
+def _recompute(job: LaunchJob) -> dict[str, Any]:
+    knobs, row = job.framework.spellings, job.row
+    said = setting(knobs["recompute"], row["recompute"])
+    if row["recompute"] == "full":
+        said |= dict(knobs["recompute_method"].values[row["recompute_method"]])
+        # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
+        said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
+    return said

@@ -1,0 +1,94 @@
+"""NeMo Megatron-Bridge: a script that runs one of its recipes with overrides of its own command line.
+
+Source: NVIDIA-NeMo/Megatron-Bridge scripts/training/README.md (`KEY=VALUE` overrides of a recipe's ConfigContainer)
+and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which field).
+"""
+
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from primus_search.files.fields import layer_pattern
+from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
+from primus_search.launch.write.shell import Text, argument_table, launch_file
+from primus_search.values.model import Model
+
+FP8_ATTENTION = "fp8_dot_product_attention"
+OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION, "fp8_param_gather",
+                "reuse_grad_buf_for_mxfp8_param_ag")  # fmt: skip
+
+
+def overrides(job: LaunchJob) -> dict[str, Any]:
+    """Dotted fields of the configuration and their values."""
+    said = model_settings(job) | candidate_settings(job) | argument_table("training")
+    spelling = argument_table("nemo")
+    renamed, opposites = spelling["renamed"], spelling["opposites"]
+    found: dict[str, Any] = spelling["off"] | _precision(job.row["fp8"], said)
+    found["model.num_query_groups"] = job.model.num_kv_heads
+    for name, value in said.items():
+        ours = renamed.get(name, name)
+        if name in opposites:
+            found |= dict.fromkeys(opposites[name], False)
+        elif ours is not None and name not in OF_PRECISION:
+            section = next((section for section, names in spelling["sections"].items() if name in names), "model")
+            found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
+    found["dataset.seq_length"] = job.workload.seq_length
+    found["model.vocab_size"] = job.model.vocab_size
+    found["model.share_embeddings_and_output_weights"] = job.model.is_tied
+    found["model.add_bias_linear"] = job.model.has_linear_bias
+    return found
+
+
+def _activation(model: Model) -> str:
+    clamp = f", clamped at {model.activation_clamp:g}" if model.activation_clamp else ""
+    return (model.constants.activation or "gelu") + clamp
+
+
+def by_hand(job: LaunchJob) -> list[str]:
+    """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
+    model, lines = job.model, []
+    if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
+        lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
+    if model.latent is not None or not model.is_uniform:
+        lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
+    if job.cluster.stack.precision.gradient_comm_bytes == 2.0 and not job.row["fp8_attention"]:
+        lines.append("RECIPE: priced with gradients reduced in BF16 (grad_reduce_in_fp32 of its mixed_precision false)")
+    return lines
+
+
+def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """The precision recipe by name; with attention in FP8, fields of the recipe's own: a name has none to override."""
+    if not said.get(FP8_ATTENTION):
+        return {"mixed_precision": argument_table("nemo")["precision"][word]}
+    fields = {"fp8": said["fp8_format"], "fp8_recipe": said["fp8_recipe"], FP8_ATTENTION: True}
+    return {f"mixed_precision.{name}": value for name, value in fields.items()}
+
+
+def files(job: LaunchJob) -> dict[str, Text]:
+    """The script that starts a candidate."""
+    own = (
+        [f"RECIPE: one of {argument_table('nemo')['precision'][job.row['fp8']]}()"] if job.row["fp8_attention"] else []
+    )
+    values: dict[str, Any] = {
+        "words": [shlex.quote(f"{name}={_value(value)}") for name, value in overrides(job).items()],
+        "seq_length": job.workload.seq_length,
+    }
+    return {"nemo.sh": launch_file(job, "nemo.sh", own + by_hand(job) + edits(job), **values)}
+
+
+def _value(value: Any) -> str:
+    """A value as Hydra's grammar of overrides reads it."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, list):
+        return "[" + ",".join(map(_value, value)) + "]"
+    text = str(value)
+    if isinstance(value, int | float) or BARE.fullmatch(text):
+        return text
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
+"""Words that need no quotes there."""

@@ -1,0 +1,98 @@
+"""AMD Primus: an experiment file and a script that starts it with Primus' command line.
+
+The experiment names one of Primus' own model files where one has this very shape; otherwise it starts from Primus'
+plain language model and writes every size. What Primus' defaults would set otherwise is written out.
+"""
+
+from typing import Any
+
+from primus_search.files.fields import layer_pattern
+from primus_search.files.source import written
+from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
+from primus_search.launch.write.shell import Text, argument_table, launch_file, safe_name
+from primus_search.models.megatron_arguments import constant_settings, padding_multiple, routing_settings
+from primus_search.models.presets import registered_model
+from primus_search.values.model import CompressedAttention
+
+PLAIN_MODEL = "language_model.yaml"
+PATTERNS = ("window_attn_skip_freq", "linear_attention_freq")
+"""Arguments of one number per layer that Megatron's model builder takes as a list (core/models/gpt)."""
+OFF = (
+    "swiglu",
+    "squared_relu",
+    "quick_geglu",
+    "add_qkv_bias",
+    "qk_layernorm",
+    "group_query_attention",
+    "multi_latent_attention",
+)
+"""Switches of a model that Primus' plain model may have on."""
+
+
+def files(job: LaunchJob) -> dict[str, Text]:
+    """The experiment and the script of a candidate."""
+    return {"primus.yaml": experiment(job), "primus.sh": launch_file(job, "primus.sh")}
+
+
+def overrides(job: LaunchJob) -> dict[str, Any]:
+    """The trainer overrides of this candidate, in Primus' words."""
+    said = candidate_settings(job)
+    said.setdefault("overlap_param_gather", False)
+    said.setdefault("gradient_accumulation_fusion", job.cluster.stack.kernels.has_gradient_accumulation_fusion)
+    said |= {"create_attention_mask_in_dataloader": False, "bf16": True}
+    # Some of Primus' model files leave it out, and Megatron refuses a model without it.
+    said["max_position_embeddings"] = max(job.workload.seq_length, job.model.learned_positions)
+    said.setdefault("recompute_method", None)
+    said.setdefault("recompute_num_layers", None)
+    return said
+
+
+def experiment(job: LaunchJob) -> Text:
+    """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
+    name = safe_name(job.model.name)
+    own = registered_model(job.framework, job.model)
+    sizes = _constants(job) if own else _sizes(job)
+    training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
+    training |= argument_table("training") | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
+    module = {
+        "framework": "megatron",
+        "config": "pre_trainer.yaml",
+        "model": own or PLAIN_MODEL,
+        "overrides": sizes | overrides(job) | training,
+    }
+    data = {
+        "work_group": "${PRIMUS_TEAM:amd}",
+        "user_name": "${PRIMUS_USER:root}",
+        "exp_name": f"${{PRIMUS_EXP_NAME:{name}}}",
+        "workspace": "${PRIMUS_WORKSPACE:./output}",
+        "modules": {"pre_trainer": module},
+    }
+    return launch_file(job, "notes.txt", edits(job), written(data))
+
+
+def _constants(job: LaunchJob) -> dict[str, Any]:
+    """What Primus' own file of the shape may have of another model: epsilon, rotation, routing, padding."""
+    model = job.model
+    said = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
+    said |= {"use_rope_scaling": False} | constant_settings(model)
+    if model.is_moe and not any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds):
+        said |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
+    return said
+
+
+def _sizes(job: LaunchJob) -> dict[str, Any]:
+    """Every size of a model that Primus has no file of."""
+    model = job.model
+    sizes = dict.fromkeys(OFF, False) | {"use_rope_scaling": False, "rotary_percent": 1.0} | model_settings(job)
+    sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
+    # The null tokenizer of mock data adds one word for the end of a document.
+    sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
+    if sizes["position_embedding_type"] != "rope":
+        sizes["add_position_embedding"] = True  # Primus' plain model has it off, which Megatron takes with rope alone
+    if sizes.pop("no_rope_fusion", False):
+        sizes["apply_rope_fusion"] = False
+    if model.is_single_block:
+        sizes |= {"model_type": "mamba", "num_layers": None}  # the pattern says how many
+    # Megatron's arguments turn the text of a pattern into a list, which Primus' configuration does not.
+    return sizes | {name: list(layer_pattern(sizes[name])) for name in PATTERNS if name in sizes}

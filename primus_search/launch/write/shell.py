@@ -1,0 +1,60 @@
+"""Launch files from `templates/launch/`: foreign names are quoted, and reduced to safe letters in comments."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.html_templates import rendered
+from primus_search.files.source import read
+from primus_search.launch.write.job import LaunchJob
+
+LONGEST_NAME = 80
+
+
+@lru_cache
+def argument_table(name: str) -> dict[str, Any]:
+    """A part of `arguments.yaml`: what launch files say that no knob decides."""
+    found: dict[str, Any] = read(Path(__file__).with_name("arguments.yaml")).data[name]
+    return found
+
+
+Text = str | Callable[[], str]
+"""The text of a file, or what renders it: whether a framework can say a job shows before any template is read."""
+
+
+def launch_file(
+    job: LaunchJob, template: str, edits: Sequence[str] = (), body: str = "", **values: Any
+) -> Callable[[], str]:
+    """What renders a template of a job, then `body`; `edits`: what is to be set by hand beside that of every job."""
+    framework = job.framework
+    at = framework.name.partition("@")[2]
+    needed = f"{framework.title} {at}" if at else framework.release
+    values |= {
+        "name": template,
+        "model": safe_name(job.model.name),
+        "nodes": job.cluster.num_nodes,
+        "gpus": job.cluster.network.gpus_per_node,
+        "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
+        "edits": [*argument_table("edits")[framework.launcher], *edits],
+        "options": framework.options,
+        "row": job.row,
+    }
+    return lambda: rendered(f"launch/{template}", **values) + body
+
+
+def safe_name(text: str) -> str:
+    """A text as a file or job name: letters, digits, dot, dash and underscore only, never empty, never hidden."""
+    bare = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-")
+    return bare[:LONGEST_NAME] or "model"
+
+
+def words(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Settings as command-line options, each a list of quoted words; None and False are left out."""
+    given = {name: value for name, value in settings.items() if value is not None and value is not False}
+    lists = {
+        name: [] if value is True else value if isinstance(value, list) else [value] for name, value in given.items()
+    }
+    return [[f"--{name.replace('_', '-')}", *(shlex.quote(str(one)) for one in many)] for name, many in lists.items()]

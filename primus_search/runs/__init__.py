@@ -1,1 +1,0 @@
-"""Measured runs: published tables, logs, validation of projections, learned stacks, calibration."""

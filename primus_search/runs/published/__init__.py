@@ -1,5 +1,0 @@
-"""Tables of training runs, published ones converted, as records that can be projected."""
-
-from primus_search.runs.published.convert import measured_table, validated
-
-__all__ = ["measured_table", "validated"]

@@ -1,0 +1,122 @@
+"""Megatron-FSDP: where Megatron starts it, which settings mean it, and that it costs what FSDP2 costs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from primus_search.cost.project import Projector
+from primus_search.declare import make_space
+from primus_search.files.framework_files import load_framework
+from primus_search.files.hardware_files import load_cluster
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.megatron import candidate_words
+from primus_search.learning.logged_run import SaidBeside, measured_run
+from primus_search.learning.readers import read_log
+from primus_search.models.model_files import load_model
+from primus_search.space import Enumerator
+from primus_search.space.auto import auto_values
+from primus_search.values.candidates import Candidates, Sharding
+from primus_search.values.job import Job
+from primus_search.values.knobs import KNOB
+from primus_search.values.workload import Workload
+from tests.support.written_logs import LOGS
+
+JOB: dict[str, Any] = {"model": "qwen3_30b_a3b", "hardware": "h100", "nodes": 2}
+WORK = {"seq_length": 4096, "global_batch_size": 64}
+FSDP = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}
+
+
+def legal(sharding: str, framework: str, **axes: object) -> int:
+    space = {"tp": 1, "pp": 1, "cp": 1, "etp": 1, "micro_batch_size": 1, "schedule": "1f1b", "recompute": "none",
+             "cuda_graph": "none", "deepep": False, "fp8": "none", "sharding": sharding}  # fmt: skip
+    made = make_space(JOB | {"workload": WORK, "framework": framework, "space": space | axes})
+    enumerator = Enumerator(made)
+    return len(enumerator.chunk(0, enumerator.size).candidates)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nemo"])
+def test_megatron_fsdp_takes_experts_where_torch_fsdp_does_not(framework: str) -> None:
+    assert legal("megatron_fsdp", framework, ep=8) > 0
+    assert legal("fsdp2", framework, ep=8) == 0
+    assert legal("megatron_fsdp", framework, ep=8, pp=2) == 0
+
+
+def test_torchtitan_does_not_have_it() -> None:
+    assert legal("megatron_fsdp", "torchtitan", ep=8) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "framework", "searched"),
+    [
+        ("llama3_8b", "megatron", ("distributed_optimizer", "megatron_fsdp")),
+        ("qwen3_30b_a3b", "megatron", ("distributed_optimizer", "megatron_fsdp")),
+        ("qwen3_30b_a3b", "primus", ("distributed_optimizer",)),
+        ("qwen3_30b_a3b", "torchtitan", ("fsdp2",)),
+    ],
+)
+def test_experts_weights_are_sharded_where_the_launcher_takes_them(
+    model: str, framework: str, searched: tuple[str, ...]
+) -> None:
+    cluster = load_cluster("h100", 2)
+    values = auto_values("sharding", load_model(model), cluster, Workload(**WORK), load_framework(framework))
+    assert tuple(KNOB["sharding"].word(value) for value in values) == searched
+
+
+@pytest.mark.parametrize("model", ["llama3_8b", "qwen3_30b_a3b"])
+def test_it_costs_what_fsdp2_costs_but_for_its_queue_and_the_hosts_time_of_experts(model: str) -> None:
+    job = Job(load_model(model), load_cluster("h100", 2), Workload(**WORK))
+    sharding = [int(Sharding.MEGATRON_FSDP), int(Sharding.FSDP2), int(Sharding.NONE)]
+    found = Projector(job).project(Candidates.table(ep=8 if job.model.moe else 1, sharding=sharding))
+    assert (found.step.total[0] > found.step.total[1]) == (job.model.moe is not None)
+    assert found.step.total[0] >= found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
+    assert found.memory.collective_buffers[0] > found.memory.collective_buffers[1]
+    assert np.array_equal(found.memory.optimizer[:1], found.memory.optimizer[1:2])
+    assert found.memory.total[0] < found.memory.total[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sharding", "group"),
+    [
+        (FSDP, "megatron_fsdp", 0),
+        (FSDP | {"num_distributed_optimizer_instances": 2}, "hsdp", 8),
+        (FSDP | {"data_parallel_sharding_strategy": "optim_grads"}, "zero2", 0),
+        ({"use_torch_fsdp2": True}, "fsdp2", 0),
+        ({"use_distributed_optimizer": True}, "distributed_optimizer", 0),
+    ],
+)
+def test_settings_of_a_file_mean_one_sharding(settings: dict[str, object], sharding: str, group: int) -> None:
+    found = {"micro_batch_size": 1, "global_batch_size": 64} | settings
+    row, _ = candidate_words(load_framework("megatron"), found, None, 16)
+    assert (row["sharding"], row.get("shard_group", 0)) == (sharding, group)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_told"),
+    [("2", True), ("2 --outer-dp-sharding-strategy optim", False), ("", False)],
+)
+def test_an_optimizer_replicated_across_groups_is_told(said: str, is_told: bool, tmp_path: Path) -> None:
+    """HSDP is priced with the optimizer sharded across its groups; Megatron's default keeps one in each."""
+    instances = f"--num-distributed-optimizer-instances {said}" if said else ""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 4096 "
+        "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 "
+        f"--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params {instances}\n"
+    )
+    found = read_experiment(path, 16)
+    assert any("outer_dp_sharding_strategy" in note for note in found.not_modelled) == is_told
+
+
+def test_a_log_tells_sharding_and_offloading(tmp_path: Path) -> None:
+    more = {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params",
+            "fine_grained_activation_offloading": True, "offload_modules": "['core_attn', 'attn_proj']"}  # fmt: skip
+    lines = LOGS["megatron-lm"]()
+    at = next(i for i, line in enumerate(lines) if " ..... " in line or " ...." in line)
+    told = [*lines[:at], *(f"  {name} {'.' * 20} {value}" for name, value in more.items()), *lines[at:]]
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(told))
+    run = measured_run(read_log(path), SaidBeside(hardware="h100", model="llama3.1_8b"), load_cluster("h100", 1).stack)
+    row = run.candidates.row(0)
+    assert (row["sharding"], row["offload_modules"]) == ("megatron_fsdp", "core_attn+attn_proj")

@@ -1,0 +1,76 @@
+"""NeMo's scripts are read by Hydra, which Megatron-Bridge parses its overrides with, and name fields that it has."""
+
+import dataclasses
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from primus_search.declare import make_space
+from primus_search.launch import launch_files
+from primus_search.launch.write.job import LaunchJob
+from tests.support.launched import jobs
+
+parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
+PROVIDER = {
+    "vocab_size", "seq_length", "share_embeddings_and_output_weights", "make_vocab_size_divisible_by",
+    "position_embedding_type", "rope_scaling", "rope_scaling_factor", "rotary_base", "rotary_percent",
+}  # fmt: skip
+"""Fields of GPTModelProvider beside Megatron's (Megatron-Bridge src/megatron/bridge/models/gpt_provider.py)."""
+MODELS = ("qwen3_30b_a3b", "gpt_oss_20b", "llama3.1_8b", "deepseek_v3", "qwen2.5_7b", "nemotron4_15b")
+
+
+def overrides(text: str) -> dict[str, Any]:
+    """What Hydra reads in a script."""
+    body = re.search(r"^OVERRIDES=\(\n(.*?)^\)", text, re.M | re.S)
+    assert body is not None
+    parsed = parser.OverridesParser.create().parse_overrides(shlex.split(body[1]))
+    return {one.key_or_group: one.value() for one in parsed}
+
+
+def nemo_jobs(model: str, count: int, framework: str = "nemo") -> list[LaunchJob]:
+    space = {"model": model, "hardware": "h100", "nodes": 16, "framework": framework,
+             "workload": {"seq_length": 8192, "global_batch_size": 512}}  # fmt: skip
+    return list(jobs(make_space(space, name=model), count))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_hydra_reads_every_override_and_the_fields_are_megatrons(model: str) -> None:
+    config = pytest.importorskip("megatron.core.transformer.transformer_config")
+    known = {field.name for field in dataclasses.fields(config.MLATransformerConfig)} | PROVIDER
+    for job in nemo_jobs(model, 30):
+        text = launch_files(job).texts["nemo.sh"]
+        found = overrides(text)
+        sections = {key.partition(".")[2] for key in found if key.startswith("model.")}
+        assert sections - known == set()
+        assert found["model.seq_length"] == found["dataset.seq_length"] == 8192
+        assert f"--seq_length {job.workload.seq_length} " in text
+        assert found["model.tensor_model_parallel_size"] == job.row["tp"]
+        assert (found["model.virtual_pipeline_model_parallel_size"] or 1) in (1, job.row["vpp"])
+        if job.model.is_moe:
+            assert tuple(map(bool, found["model.moe_layer_freq"])) == tuple(job.model.moe_layers)
+
+
+def test_what_a_candidate_has_off_is_written_off() -> None:
+    plain = next(
+        job for job in nemo_jobs("qwen2.5_7b", 400) if job.row["recompute"] == "none" and not job.row["tp_overlap"]
+    )
+    found = overrides(launch_files(plain).texts["nemo.sh"])
+    assert found["model.recompute_granularity"] is None and found["model.recompute_num_layers"] is None
+    assert found["model.tp_comm_overlap"] is False and found["comm_overlap"] is None
+    assert found["model.num_moe_experts"] is None and found["model.mtp_num_layers"] is None
+    assert found["ddp.overlap_grad_reduce"] is plain.row["overlap_grad_reduce"]
+
+
+@pytest.mark.parametrize(
+    ("release", "dataset", "needs"),
+    [("", "mock", "Megatron-Bridge v0.6.0 (container 26.08)"), ("@26.08", "mock", "NeMo Megatron-Bridge 26.08"),
+     ("@26.06", "llm-pretrain-mock", "NeMo Megatron-Bridge 26.06"), ("@25.11", "llm-pretrain-mock", "25.11")],
+)  # fmt: skip
+def test_a_script_names_its_release_and_the_dataset_of_that_release(release: str, dataset: str, needs: str) -> None:
+    """Choices of `--dataset`: scripts/training/run_recipe.py of Megatron-Bridge v0.5.1 and v0.6.0."""
+    job = nemo_jobs("llama3.1_8b", 1, f"nemo{release}")[0]
+    text = launch_files(job).texts["nemo.sh"]
+    assert f" --dataset {dataset} " in text
+    assert needs in next(line for line in text.splitlines() if line.startswith("# Needs: "))

@@ -1,0 +1,179 @@
+"""Candidate -> launch file -> read back, without being told the model: the same candidate, job, model and constants."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.declare import make_space
+from primus_search.launch import launch_files
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.megatron import canonical
+from primus_search.launch.write.job import LaunchJob
+from primus_search.models.presets import shape
+from primus_search.values.layout import Layout
+from primus_search.values.machine.state_formats import is_stacks_own
+from primus_search.values.model import Model
+from tests.support.launched import jobs
+
+MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml"}
+HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100"}
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 24,
+    "vocab_size": 50000,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 2000000.0,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "rope_theta": 5000000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+}
+LATENT = {
+    "model_type": "deepseek_v3",
+    "hidden_size": 2000,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 16,
+    "vocab_size": 64000,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 24,
+    "n_routed_experts": 32,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1024,
+    "q_lora_rank": 512,
+    "kv_lora_rank": 256,
+    "first_k_dense_replace": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "routed_scaling_factor": 1.7,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "rope_theta": 70000.0,
+    "norm_topk_prob": True,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 8,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": LLAMA,
+    "scaled": LLAMA
+    | {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 16.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+    },
+    "tied": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 64, "vocab_size": 151936},
+    "experts": EXPERTS,
+    "latent": LATENT,
+}
+FEW, MANY = 8, 400
+"""Candidates of each model and format: five models, 2,000 a format in `make test-full`."""
+
+
+def job_rows(model: str, framework: str, count: int, folder: Path) -> Iterator[LaunchJob]:
+    path = folder / f"{model}.json"
+    path.write_text(json.dumps(MODELS[model]))
+    space = {"model": str(path), "hardware": HARDWARE[framework], "nodes": 4, "framework": framework,
+             "workload": {"seq_length": 4096, "global_batch_size": 256}}  # fmt: skip
+    yield from jobs(make_space(space, name=model), count, seed=7)
+
+
+def expected(job: LaunchJob) -> dict[str, object]:
+    row = dict(job.row)
+    if job.dp * row["cp"] == 1 and not any(job.framework.spellings["sharding"].values.values()):
+        row["sharding"] = "none"  # degrees alone say what is sharded, and all are 1
+    layout = canonical(Layout.parse(row["pipeline_layout"]), job.model, row["pp"] * row["vpp"])
+    return row | {"pipeline_layout": str(layout)}
+
+
+def differences(job: LaunchJob, folder: Path) -> list[str]:
+    """What comes back otherwise than it was written."""
+    for name, text in launch_files(job).texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    found = read_experiment(folder / MAIN_FILE[job.framework.launcher], job.cluster.world)
+    row = found.candidate.row(0)
+    row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
+    wanted = expected(job)
+    wrong = [f"{axis}: {row[axis]} for {wanted[axis]}" for axis in wanted if row[axis] != wanted[axis]]
+    if (found.seq_length, found.global_batch_size) != (job.workload.seq_length, job.workload.global_batch_size):
+        wrong.append("workload")
+    if found.model is None:
+        return [*wrong, "no model"]
+    if nameless(found.model) != nameless(job.model):
+        wrong.append(f"model: {found.model}")
+    for name in ("norm_epsilon", "rotary_base", "rotary_share", "router_score", "router_normalises"):
+        ours, theirs = job.model.constants.__getattribute__(name), found.model.constants.__getattribute__(name)
+        if ours not in (None, "") and theirs != ours:
+            wrong.append(f"{name}: {theirs} for {ours}")
+    if (job.model.constants.router_scale or 1.0) != (found.model.constants.router_scale or 1.0):
+        wrong.append("router_scale")
+    wrong += [] if scaling(found.model) == scaling(job.model) else [f"scaling: {scaling(found.model)}"]
+    return wrong
+
+
+def nameless(model: Model) -> Model:
+    return shape(replace(model, name="", head_dim=0 if model.latent else model.head_dim))
+
+
+def scaling(model: Model) -> dict[str, object]:
+    return {key: float(v) if isinstance(v, int) else v for key, v in model.constants.scaling.items()}
+
+
+@pytest.mark.parametrize("framework", MAIN_FILE)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_launch_file_says_the_job_that_was_asked_for(model: str, framework: str, tmp_path: Path) -> None:
+    for job in job_rows(model, framework, FEW, tmp_path):
+        assert differences(job, tmp_path) == [], job.row
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("framework", MAIN_FILE)
+@pytest.mark.parametrize("model", MODELS)
+def test_thousands_of_launch_files_say_the_job_that_was_asked_for(model: str, framework: str, tmp_path: Path) -> None:
+    for job in job_rows(model, framework, MANY, tmp_path):
+        assert differences(job, tmp_path) == [], job.row
+
+
+def test_torchtitans_own_parser_reads_the_same_degrees(tmp_path: Path) -> None:
+    for job in job_rows("plain", "torchtitan", FEW, tmp_path):
+        tables = tomllib.loads(launch_files(job).texts["torchtitan.toml"])
+        assert tables["parallelism"]["tensor_parallel_degree"] == job.row["tp"]
+        compiled = ["model", "loss"] if job.row["loss_fusion"] else ["model"]
+        assert tables["compile"]["components"] == compiled

@@ -1,0 +1,153 @@
+"""torchtitan builds the model that was asked for: its own classes, from the arguments that an export writes."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.declare import make_space
+from primus_search.files.framework_files import load_framework
+from primus_search.launch import Inexpressible
+from primus_search.launch.read.torchtitan import model_of, model_of_module
+from primus_search.launch.write.job import LaunchJob, unsaid_constants
+from primus_search.launch.write.torchtitan import CLASSES, MODULE, flavor_of, model_file
+from primus_search.models.presets import load_preset, model_called, presets, shape
+from primus_search.values.model import Model
+from tests.support.judges import accepts
+from tests.support.launched import CLIENTS, jobs
+
+torch = pytest.importorskip("torch")
+
+
+@cache
+def package() -> None:
+    """torchtitan without its top module, which imports what training needs (as `accepts.py` does)."""
+    if "torchtitan" not in sys.modules:
+        made = types.ModuleType("torchtitan")
+        made.__path__ = [str(importlib.metadata.distribution("torchtitan").locate_file("torchtitan"))]  # type: ignore[attr-defined]
+        sys.modules["torchtitan"] = made
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Stand-ins of `accepts.py` for packages that torchtitan imports and no model needs, while it is imported."""
+    import torch._dynamo
+    import torch._inductor.runtime.hints
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
+    import torch.utils._triton
+    import torch.utils.flop_counter  # noqa: F401
+
+    missing = [root for root in ("triton", "torchdata", "datasets") if importlib.util.find_spec(root) is None]
+    finder = accepts(CLIENTS)._Finder(*missing) if CLIENTS else None
+    sys.meta_path[:0] = [finder] if finder else []
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [one for one in sys.meta_path if one is not finder]
+        for name in [name for name in sys.modules if name.split(".")[0] in missing]:
+            del sys.modules[name]
+
+
+@cache
+def family(name: str) -> Any:
+    package()
+    try:
+        with stand_ins():
+            return importlib.import_module(f"torchtitan.models.{name}")
+    except ImportError as error:
+        pytest.skip(f"torchtitan's {name} does not import here: {error}")
+
+
+def job_of(model: Model) -> LaunchJob:
+    spelled = {"model": "llama3_8b", "hardware": "h100", "nodes": 1, "framework": "torchtitan",
+               "workload": {"seq_length": 4096, "global_batch_size": 64}}  # fmt: skip
+    return replace(next(jobs(make_space(spelled, name="any"), 1)), model=model)
+
+
+def expressible() -> Iterator[tuple[str, Model, str]]:
+    for name, preset in presets().items():
+        try:
+            yield name, preset.model, model_file(job_of(preset.model))
+        except Inexpressible:
+            continue
+
+
+OF_NO_FAMILY = ("llama3.2_1b", "llama3.2_3b")
+"""Tied models with stretched rotary frequencies: Llama 3's class does not tie, Qwen 3's does not stretch. Their files
+ask for an edit."""
+
+
+def test_most_plain_presets_are_expressible_and_come_back_whole() -> None:
+    found = {name: (model, model_of_module(text)) for name, model, text in expressible()}
+    assert {"llama3_8b", "llama3.1_405b", "qwen3_32b", "qwen3_30b_a3b", "deepseek_v2_lite", "gpt_oss_20b"} <= set(found)
+    for name, (model, read) in found.items():
+        assert shape(replace(read, name=name)) == shape(replace(model, name=name)), name
+        assert bool(unsaid_constants(model, read)) is (name in OF_NO_FAMILY), name
+
+
+def test_torchtitans_own_classes_have_as_many_parameters() -> None:
+    for name, model, text in expressible():
+        origin = next(line.split()[1] for line in text.splitlines() if "import get_train_spec" in line)
+        family(origin.rpartition(".")[2])
+        scope: dict[str, Any] = {"__name__": MODULE}
+        lines = [line for line in text.splitlines() if "register_train_spec" not in line]
+        exec("\n".join(lines), scope)
+        small = replace(scope["MODEL"], n_layers=min(scope["MODEL"].n_layers, 4))
+        with torch.device("meta"):
+            built = scope["get_train_spec"]().model_cls(_ready(small))
+        count = sum(parameter.numel() for parameter in built.parameters())
+        layers = small.n_layers
+        ours = replace(model, num_layers=layers, moe_layers=model.moe_layers[:layers], windows=model.windows[:layers])
+        assert count == ours.total_params, name
+
+
+def _ready(arguments: Any) -> Any:
+    """Arguments as a job file completes them; rows of a rotation table are no parameters."""
+    arguments.max_seq_len = 4096
+    if not hasattr(arguments, "moe_impl"):
+        arguments.moe_impl = "standard"
+    return arguments
+
+
+def test_flavors_of_the_contract_are_the_models_they_stand_for() -> None:
+    framework = load_framework("torchtitan")
+    for flavor in {*framework.models.values(), *framework.flavors}:
+        name, _, size = flavor.partition(":")
+        spec = family(name).get_train_spec()
+        assert name in CLASSES
+        theirs, ours = model_of(name, asdict(spec.model_args[size])), model_called(framework, flavor)
+        assert ours is not None
+        padded = replace(theirs, name=ours.name, vocab_size=-(-theirs.vocab_size // 128) * 128)
+        assert shape(padded) == shape(ours), flavor
+        assert unsaid_constants(ours, theirs) == [], flavor
+
+
+@pytest.mark.parametrize("name", ["nemotron4_15b", "gpt3_175b", "qwen2.5_7b", "gemma4_26b_a4b", "nemotron3_nano"])
+def test_models_that_torchtitan_does_not_have_are_refused(name: str) -> None:
+    model = load_preset(name).model
+    with pytest.raises(Inexpressible, match="torchtitan has no model with parts of"):
+        model_file(job_of(model))
+    assert flavor_of(load_framework("torchtitan"), model) is None
+
+
+def test_a_custom_model_is_read_from_the_module_beside_its_job_file(tmp_path: Path) -> None:
+    from primus_search.launch import launch_files
+    from primus_search.launch.read.experiments import read_experiment
+
+    model = replace(load_preset("llama3.1_8b").model, num_layers=12, moe_layers=(), windows=(), name="own")
+    job = job_of(model)
+    for name, text in launch_files(job).texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    found = read_experiment(tmp_path / "torchtitan.toml", job.cluster.world)
+    assert found.model is not None and shape(found.model) == shape(model)
+    assert found.model.constants == model.constants

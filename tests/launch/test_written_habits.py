@@ -1,0 +1,40 @@
+"""What a stack assumes is switched on in the file that is priced with it, and a stand-in stack is said."""
+
+import pytest
+
+from primus_search.declare import make_space
+from primus_search.launch import launch_files
+from primus_search.launch.write.job import LaunchJob
+from primus_search.space import Space
+from tests.support.launched import jobs
+
+AXES = {"tp": 8, "pp": 1, "cp": 1, "recompute": "none", "cuda_graph": "none", "micro_batch_size": 1}
+
+
+def space_of(framework: str, hardware: str, **axes: object) -> Space:
+    return make_space({"model": "llama3.1_8b", "hardware": hardware, "nodes": 2, "framework": framework,
+                       "workload": {"seq_length": 4096, "global_batch_size": 64}, "space": AXES | axes})  # fmt: skip
+
+
+def text_of(framework: str, **axes: object) -> str:
+    job: LaunchJob = next(iter(jobs(space_of(framework, "h100", **axes), 1)))
+    return "\n".join(launch_files(job).texts.values())
+
+
+@pytest.mark.parametrize(("fp8", "is_written"), [("hybrid", True), ("delayed", True), ("none", False)])
+def test_weights_gathered_in_fp8_are_written_where_they_are_priced(fp8: str, is_written: bool) -> None:
+    assert ("--fp8-param-gather" in text_of("megatron", fp8=fp8, sharding="distributed_optimizer")) is is_written
+
+
+def test_weights_that_are_not_sharded_are_not_gathered_in_fp8() -> None:
+    assert "--fp8-param-gather" not in text_of("megatron", fp8="hybrid", sharding="none")
+
+
+def test_a_recipe_brings_its_own_gathering_in_fp8() -> None:
+    assert "fp8_param_gather" not in text_of("nemo", fp8="hybrid", sharding="distributed_optimizer")
+
+
+@pytest.mark.parametrize(("hardware", "is_said"), [("mi300x", True), ("h100", False)])
+def test_the_stack_that_stands_in_for_plain_torchtitan_is_said(hardware: str, is_said: bool) -> None:
+    notes = space_of("torchtitan", hardware, sharding="fsdp2", tp=1).notes
+    assert any("no run of plain torchtitan" in note for note in notes) is is_said

@@ -1,0 +1,105 @@
+"""The loop closes: runs that a site made stand in the ranking, are not undercut and are not picked again."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from primus_search.cli import app
+from tests.learning.test_learn_command import megatron_log, written
+from tests.support.written_logs import STEP_S
+
+SHARED = Path(__file__).parents[4] / "shared" / "logs"
+RATE = 64 * 4096 / 16 / STEP_S
+"""Tokens/s/GPU of the written logs."""
+QWEN3_14B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "hidden_size": 5120,
+    "intermediate_size": 17408,
+    "num_attention_heads": 40,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+
+
+def ran(*words: str | Path) -> str:
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.exception
+    return done.stdout
+
+
+def searched(folder: Path, stack: Path, space: dict[str, Any], **more: Any) -> list[dict[str, str]]:
+    """Rows of the ranking of a search with a learned stack."""
+    whole = {"stack": str(stack), "space": space, "benchmark": {"device": "off"}} | more
+    (folder / "space.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
+    ran("run", folder / "space.yaml", "--out", folder / "run")
+    with (folder / "run" / "ranking.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def of_log(folder: Path, **space: Any) -> list[dict[str, str]]:
+    """The ranking beside a written log of Megatron: TP 2, PP 2, micro-batch 1, nothing said of overlap and graphs."""
+    ran("learn", megatron_log(folder), "--as", "mine", "--into", folder / "sites")
+    plain = {"vpp": 1, "cp": 1, "fp8": "none", "recompute": "none", "sharding": "distributed_optimizer"}
+    job = {"model": "llama2_7b", "hardware": "h100", "nodes": 2}
+    workload = {"seq_length": 4096, "global_batch_size": 64}
+    return searched(folder, folder / "sites" / "mine.yaml", plain | space, **job, workload=workload)
+
+
+def picked(folder: Path) -> list[dict[str, Any]]:
+    return list(json.loads(ran("next", folder / "run", "--count", "8", "--json"))["picks"])
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_what_a_log_does_not_print_keeps_no_run_from_its_row(tmp_path: Path, overlaps: bool) -> None:
+    switches = {"tp_overlap": overlaps, "overlap_grad_reduce": overlaps, "loss_fusion": overlaps, "cuda_graph": "none"}
+    rows = of_log(tmp_path, tp=[1, 2], pp=[1, 2], micro_batch_size=[1, 2], **switches)
+    (own,) = [row for row in rows if row["time_evidence"] == "run"]
+    assert (own["tp"], own["pp"], own["micro_batch_size"]) == ("2", "2", "1")
+    assert own["tp_overlap"] == str(overlaps).lower()
+    assert float(own["expected_tokens_per_s_per_gpu"]) == pytest.approx(RATE, rel=0.01)
+    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(tmp_path)]
+
+
+def test_a_run_outside_the_space_is_a_row_and_what_it_reached_is_not_undercut(tmp_path: Path) -> None:
+    rows = of_log(tmp_path, tp=[4, 8], pp=[4], micro_batch_size=[1], cuda_graph="none")
+    (own,) = [row for row in rows if row["time_evidence"] == "run"]
+    assert (own["tp"], own["pp"], own["memory_verdict"]) == ("2", "2", "FITS")
+    assert float(rows[0]["expected_tokens_per_s_per_gpu"]) >= float(own["expected_tokens_per_s_per_gpu"])
+    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(tmp_path)]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared logs")
+def test_a_torchtitan_run_that_the_memory_margin_leaves_out_is_ranked(tmp_path: Path) -> None:
+    (tmp_path / "q14").mkdir()
+    model = tmp_path / "q14" / "config.json"
+    model.write_text(json.dumps(QWEN3_14B))
+    log = SHARED / "torchtitan__qwen3_14b_8gpu_fsdp8.log"
+    ran("learn", log, "--model", model, "--as", "mine", "--into", tmp_path / "sites")
+    job = {"model": str(model), "hardware": "b200", "nodes": 1, "framework": "torchtitan"}
+    workload = {"seq_length": 128, "global_batch_size": 1280}
+    space = {"pp": 1, "cp": 1, "fp8": "none"}
+    rows = searched(tmp_path, tmp_path / "sites" / "mine.yaml", space, **job, workload=workload)
+    (own,) = [row for row in rows if row["time_evidence"] == "run"]
+    assert (own["tp"], own["micro_batch_size"], own["memory_verdict"]) == ("1", "160", "FITS")
+    assert float(own["expected_tokens_per_s_per_gpu"]) == pytest.approx(10_361, rel=0.01)
+    assert float(rows[0]["expected_tokens_per_s_per_gpu"]) >= float(own["expected_tokens_per_s_per_gpu"])
+    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(tmp_path)]
+
+
+def test_a_dry_run_asks_for_what_learning_asks_for(tmp_path: Path) -> None:
+    log = written(tmp_path, "torchtitan")
+    refused = CliRunner().invoke(app, ["learn", str(log), "--as", "mine", "--into", str(tmp_path / "sites")])
+    said = json.loads(ran("learn", log, "--dry-run", "--json"))["needed"]
+    assert said and all(one in str(refused.exception) for one in said)
+    assert any("--hardware NAME" in one for one in said) and any("--model NAME" in one for one in said)
