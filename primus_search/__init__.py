@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 choose_kernel_cache()
 provide("host_file", f"{__name__}.measure.host_calibration", "host_file")
+provide("model_of_preset", f"{__name__}.models.preset_sizes", "model_of_preset")
 
 _LAZY = {
     "load_model": "models.model_files",

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from primus_search.files.fields import known_keys
+from primus_search.files.known_keys import known_keys
 from primus_search.files.source import read
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from primus_search.files.fields import known_keys
 from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import known_keys
 from primus_search.files.source import read
 from primus_search.launch.contract import NEGATION, is_ignored
 from primus_search.launch.read import torchtitan

@@ -1,18 +1,19 @@
 """The answer of a run: what to run, in words and figures, and the choices beside it, each with when to take it.
 
 Decided once, after ranking and re-validation; the terminal, report.html, the notebook and later commands print it as it
-stands in run.json.
+stands in run.json (`exploration.answer_values`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from primus_search.analysis.choices import Choice, choices_of, faster_if_memory_saved
+from primus_search.analysis.choices import choices_of, faster_if_memory_saved
 from primus_search.analysis.row_words import Row, in_words, number_format, precision_words
 from primus_search.cost.confidence.coverage import coverage
+from primus_search.cost.confidence.fit import FITS
 from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, supposed_band
-from primus_search.cost.projection import FITS
+from primus_search.exploration.answer_values import Answer, Choice
 from primus_search.exploration.expected import RATE, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.ranking_table import MEASURED, RUN, RankingTable
@@ -21,7 +22,7 @@ from primus_search.files.evidence_files import load_ranges
 from primus_search.files.framework_files import framework_names, load_framework
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.knobs import KNOB, KNOBS
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 
 SITES = {
     Knowledge.FIRST_CONTACT: "first contact with this cluster",
@@ -29,58 +30,6 @@ SITES = {
     Knowledge.OWN_RUNS: "own runs learned",
 }
 """What is known of the cluster, in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What the first screen says. Rates in tokens/s/GPU, `low` and `high` the ends of their 90 % interval.
-
-    job, size       model, devices, framework and stack; lengths and counts      what   the recommendation in words
-    flops_per_s     of the model per GPU      peak_share   of the peak of `number_format`
-    notes           what to know before it is started
-    trust           what figures rest on, one sentence each
-    remarks         what else was noted of the space and the search
-    """
-
-    job: str
-    size: str
-    what: str
-    rate: float
-    low: float
-    high: float
-    flops_per_s: float
-    peak_share: float
-    number_format: str
-    memory_bytes: float
-    device_bytes: float
-    verdict: str
-    fit_probability: float
-    trust: tuple[str, ...]
-    notes: tuple[str, ...]
-    remarks: tuple[str, ...]
-    choices: tuple[Choice, ...]
-    counts: str
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> "Answer":
-        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises TypeError or
-        KeyError for other data."""
-        chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
-        texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
-        return cls(**{**_known(cls, data), **texts, "choices": chosen})
-
-    def as_data(self) -> dict[str, Any]:
-        """Plain values for run.json."""
-        return asdict(self)
-
-    def rank_of(self, letter: str) -> int | None:
-        """The rank that a letter stands for; None for one that is not among the choices."""
-        return next((one.rank for one in self.choices if one.letter == letter.upper()), None)
-
-
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a mapping the fields of a type."""
-    return {name: data[name] for name in vars(cls)["__dataclass_fields__"] if name in data}
 
 
 def answered(result: SearchResult) -> SearchResult:
@@ -157,9 +106,6 @@ def _billions(model: Any) -> str:
 def _counts(result: SearchResult) -> str:
     kind = "all priced" if result.exact else f"searched by {result.method}, the optimum is not proven"
     return f"{result.raw:,} combinations, {result.legal:,} legal, {result.feasible:,} fit; {kind}."
-
-
-# --- what it rests on ------------------------------------------------------------------------------------------------
 
 
 def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from primus_search.analysis.row_words import Row, difference_in_words, number_format
 from primus_search.base.units import GB
+from primus_search.cost.confidence.fit import FITS, room_to_fit_bytes
 from primus_search.cost.confidence.uncertainty import TIE, memory_error
-from primus_search.cost.projection import FITS, room_to_fit_bytes
+from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
 from primus_search.exploration.ranking_table import MEASURED, switch_names
@@ -24,25 +25,6 @@ MOST_CHOICES = 5
 LESS_MEMORY, SLOWEST = 0.9, 0.8
 """A choice of less memory takes at most this share of the first row's; none of its number format has less than this
 share of its rate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One row of the ranking to choose from.
-
-    letter   what commands and the page take in place of the rank      rank     place in ranking.csv, from 1
-    what     the row in words; of all but A what differs from A        when     when to take it
-    rate     expected tokens/s/GPU                                     change   of the rate against A's, -0.31
-    """
-
-    letter: str
-    rank: int
-    what: str
-    when: str
-    rate: float
-    change: float
-    memory_bytes: float
-    verdict: str
 
 
 def _idea(row: Row) -> tuple[Any, ...]:
@@ -156,9 +138,6 @@ def _when_split(row: Row, first: Row) -> str:
     if row["tp"] != first["tp"]:
         return "the batch must shrink" if row["tp"] > first["tp"] else "links in the node are slow"
     return "expert exchange is slow" if row["ep"] < first["ep"] else "memory of experts is short"
-
-
-# --- what saving memory would gain -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

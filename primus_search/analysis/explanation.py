@@ -17,7 +17,7 @@ from primus_search.analysis.advice import Advice, advice
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evidence, sentence
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
-from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of

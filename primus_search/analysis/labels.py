@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from primus_search.cost.confidence.fit import fit_verdict
 from primus_search.cost.confidence.uncertainty import Confidence, Knowledge
-from primus_search.cost.memory import fit_verdict
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
 

@@ -12,12 +12,12 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.launch.experiment import Experiment
-from primus_search.learning.logged_run import read_job
-from primus_search.models.presets import shape
+from primus_search.learning.logged_job import read_job
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
 from primus_search.values.model import Model
+from primus_search.values.model.shape import shape
 
 # Axes that change together: one order of the pipeline.
 PIPELINE = tuple(knob.name for knob in KNOBS if knob.enters == Enters.PIPELINE)

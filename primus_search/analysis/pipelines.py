@@ -11,7 +11,7 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem, ScheduleError
 from primus_search.cost.breakdown import Stages, pipeline_costs, stages_of
-from primus_search.cost.memory import memory_by_rank
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.schedule import Algorithm, Costs, Placement, algorithm, order_for, peak_activations, simulate
 from primus_search.schedule.side_by_side import Compared, compare_under

@@ -22,7 +22,7 @@ from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.source import Document, did_you_mean, parse
 from primus_search.launch.read.megatron import canonical
-from primus_search.learning.logged_run import read_job
+from primus_search.learning.logged_job import read_job
 from primus_search.space import Axis, AxisValue, ClusterChoice, Space
 from primus_search.space.tokens import pairs_of
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

@@ -66,9 +66,9 @@ def export(
     as_json: bool = False,
 ) -> None:
     """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
+    from primus_search.analysis.exported_rows import chosen_rows, files_of
     from primus_search.files.framework_files import load_framework
-    from primus_search.launch import FORMATS
-    from primus_search.launch.write.launch_files import SLURM, chosen_rows, files_of, write_all
+    from primus_search.launch.write.launch_files import FORMATS, SLURM, write_all
 
     if format_name and format_name not in FORMATS:
         raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
@@ -160,12 +160,13 @@ def bench(
     if site is not None:
         _compare_site(site, hardware, as_json)
         return
+    from primus_search.analysis.answer import decide
     from primus_search.analysis.labels import short
     from primus_search.base.units import GB
     from primus_search.cli.output import must_exist
     from primus_search.exploration.expected import RATE
-    from primus_search.exploration.revalidation import top_up
     from primus_search.exploration.run_folder.saved_run import SavedRun, last_run
+    from primus_search.exploration.top_up import top_up
     from primus_search.measure.revalidate import MODES
     from primus_search.report.html import write_report
 
@@ -173,7 +174,9 @@ def bench(
         raise InputError([Problem("--device", f"{device!r} is not one of auto, trace, cpu, cuda")])
     must_exist(load_benchmark, "--load-benchmark")
     folder = run or last_run()
-    table, notes = top_up(folder, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark)
+    table, notes = top_up(
+        folder, device=device, top_k=top, seconds=seconds, load=load_benchmark, save=save_benchmark, decide=decide
+    )
     write_report(SavedRun.open(folder))
     rows = list(islice(table.rows(), top))
     if as_json:
@@ -193,7 +196,7 @@ def _compare_site(table: Path, hardware: str | None, as_json: bool) -> None:
     from primus_search.base.html_templates import rendered
     from primus_search.cli.calibrate import measured_table
     from primus_search.files.hardware_files import HOST, load_hardware
-    from primus_search.measure.calibrate.points import site_shares
+    from primus_search.measure.calibrate.site_shares import site_shares
 
     if hardware is None:
         raise InputError([Problem("--site", "needs --hardware: the file that describes these devices")])

@@ -12,7 +12,7 @@ from primus_search.base.errors import InputError, Problem, printable
 from primus_search.cli.output import must_be_folder, opened, print_json, write
 
 if TYPE_CHECKING:
-    from primus_search.learning.logged_run import Readings
+    from primus_search.learning.collected_runs import Readings
     from primus_search.learning.reading import LogReading
     from primus_search.learning.site_stack import SiteStack
     from primus_search.values.machine.stack import Stack
@@ -28,12 +28,12 @@ def learn(
     as_json: bool = False,
 ) -> None:  # fmt: skip
     """Learn the stack of your own software and cluster from its training logs."""
-    from primus_search.learning.logged_run import Readings, read_files
+    from primus_search.learning.collected_runs import Readings, read_files
 
     readings = read_files(files, framework, _table) if files else Readings(runs=(), refused=())
     from primus_search.files.search_path import sites
     from primus_search.learning.logged_run import SaidBeside
-    from primus_search.learning.site_stack import learn_from, needed
+    from primus_search.learning.site_files import learn_from, needed
 
     said = SaidBeside(hardware=hardware, model=model)
     if dry_run:
@@ -60,8 +60,9 @@ def learn(
 
 def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -> Callable[[Path], str]:
     """What writes the stack of some logs into a folder and returns its path. Raises `InputError` for unusable logs."""
-    from primus_search.learning.logged_run import SaidBeside, read_files
-    from primus_search.learning.site_stack import learn_from, needed
+    from primus_search.learning.collected_runs import read_files
+    from primus_search.learning.logged_run import SaidBeside
+    from primus_search.learning.site_files import learn_from, needed
 
     readings, said = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
     problems = [*readings.refused, *needed(readings, said, base)]
@@ -71,13 +72,16 @@ def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -
 
 
 def _table(path: Path) -> "RunTable":
-    from primus_search.evidence.published import measured_table  # loaded for tables alone: it takes as long as ten logs
+    from primus_search.evidence.published.convert import (
+        measured_table,  # loaded for tables alone: it takes as long as ten logs
+    )
 
     return measured_table(path)
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.learning.site_stack import runs_path, stack_path, stack_yaml, write_runs
+    from primus_search.learning.site_files import runs_path, stack_path, write_runs
+    from primus_search.learning.stack_text import stack_yaml
 
     stack, runs = stack_path(folder, name), runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
@@ -101,7 +105,7 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
 
 
 def _all(readings: "Readings") -> list["LogReading"]:
-    from primus_search.learning.logged_run import reading_of
+    from primus_search.learning.collected_runs import reading_of
 
     return [*readings.runs, *(reading_of(run) for run in readings.measured)]
 
@@ -139,7 +143,7 @@ def next(
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     import numpy as np
 
-    from primus_search.cost.projection import FITS
+    from primus_search.cost.confidence.fit import FITS
     from primus_search.exploration.expected import RATE
     from primus_search.learning.hypotheses import FRAMEWORK_STACKS
     from primus_search.learning.next_runs import MOST_ROWS, next_runs
@@ -167,7 +171,8 @@ def next(
     chosen = [ranks[pick.row] for pick in advice.picks]
     files = []
     if out is not None and chosen:
-        from primus_search.launch.write.launch_files import chosen_rows, files_of, write_all
+        from primus_search.analysis.exported_rows import chosen_rows, files_of
+        from primus_search.launch.write.launch_files import write_all
 
         launch = files_of(saved, chosen_rows(saved, ",".join(map(str, chosen)), None), format_name)
         files = [str(path) for path in write_all(out, launch)]

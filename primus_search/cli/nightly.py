@@ -9,16 +9,19 @@ import typer
 from primus_search.cli.output import print_json
 
 if TYPE_CHECKING:
-    from primus_search.nightly import Night
+    from primus_search.nightly.night_run import Night
 
 
 def nightly(
     sweep: Path, update_baseline: bool = False, reason: str = "", out: Path | None = None, json: bool = False
 ) -> None:
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
-    from primus_search import nightly as nights
     from primus_search.base.errors import InputError, Problem
     from primus_search.files.search_path import FileKind, find
+    from primus_search.nightly import night_run
+    from primus_search.nightly.night_folder import default_folder, write_night
+    from primus_search.nightly.night_run import run_nightly
+    from primus_search.nightly.sweep import load_sweep
 
     if update_baseline != bool(reason.strip()):
         what = "say why today's figures are right: --reason TEXT" if update_baseline else "needs --update-baseline"
@@ -26,14 +29,14 @@ def nightly(
     place = find(FileKind.SWEEP, str(sweep))
     if isinstance(place, str):
         raise InputError([Problem("SWEEP", place)])
-    loaded = nights.load_sweep(place)
+    loaded = load_sweep(place)
     if update_baseline:
-        nights.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
+        night_run.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
         typer.echo(f"baseline: {loaded.baseline}", err=True)
         return
-    night = nights.run_nightly(loaded, partial(typer.echo, err=True))
-    folder = out or nights.default_folder(loaded.name)
-    nights.write_night(folder, night)
+    night = run_nightly(loaded, partial(typer.echo, err=True))
+    folder = out or default_folder(loaded.name)
+    write_night(folder, night)
     _print(night, folder, as_json=json)
     if not night.passed:
         raise typer.Exit(1)

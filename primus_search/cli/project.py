@@ -69,7 +69,8 @@ def _of_options(
     given = [*(sets or []), *([f"--ignore ignore=[{','.join(ignore)}]"] if ignore else [])]
     notes, not_modelled = list[str](), None
     if file is not None:
-        from primus_search.launch.experiment_space import space_of, start
+        from primus_search.launch.experiment_space import space_of
+        from primus_search.learning.started_experiment import start
 
         experiment = start(file, hardware, nodes, model, shlex.split(arguments), _per_node(given))
         space = space_of(experiment, given, stack, framework)
@@ -94,7 +95,7 @@ def _per_node(sets: list[str]) -> int:
 
 def _recipe(name: str) -> Path:
     """The path that stands for a recipe. Raises `InputError` for a name that none has."""
-    from primus_search.files.fields import key_table
+    from primus_search.files.known_keys import key_table
     from primus_search.files.source import did_you_mean
     from primus_search.launch.read.experiments import RECIPES, is_recipe
 
@@ -160,7 +161,7 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     """What is printed of the one row of a table, with the rates that it has in a ranking."""
     from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
-    from primus_search.cost.memory import fit_verdict
+    from primus_search.cost.confidence.fit import fit_verdict
     from primus_search.cost.projection import Verdict
     from primus_search.exploration.neighbours import figures_of
     from primus_search.files.evidence_files import load_ranges

@@ -16,7 +16,7 @@ from primus_search.cli.output import must_exist, write
 
 if TYPE_CHECKING:
     from primus_search.exploration import SearchResult
-    from primus_search.files.search_path import Snapshot
+    from primus_search.files.snapshot import Snapshot
     from primus_search.space import Space
 
 
@@ -81,7 +81,8 @@ def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Sp
 
     load_without("numba.np.arraymath", "scipy.linalg")  # for products of matrices, which no kernel has: 0.1 s
     from primus_search.declare import load_space
-    from primus_search.files.search_path import Snapshot, load_recorded
+    from primus_search.declare.recorded_space import load_recorded
+    from primus_search.files.snapshot import Snapshot
 
     kept = Snapshot.read(resumed) if resumed else None
     if kept is None or not kept.stands_for(space):

@@ -75,7 +75,8 @@ def _prepared(saved: "SavedRun", format_name: str) -> "Callable[[int, Path], str
     """What writes the launch files of a rank into a trial's folder and returns the name of its script."""
 
     def prepare(rank: int, folder: Path) -> str:
-        from primus_search.launch.write.launch_files import SLURM, SLURM_FILE, chosen_rows, files_of, write_all
+        from primus_search.analysis.exported_rows import chosen_rows, files_of
+        from primus_search.launch.write.launch_files import SLURM, SLURM_FILE, write_all
 
         framework = saved.cluster(rank).framework
         if framework.is_any:
@@ -99,7 +100,7 @@ def _share(text: str) -> float:
 
 
 def _write_runs(rows: "TrialRows", found: "Tuned", out: Path) -> None:
-    from primus_search.learning.site_stack import write_runs
+    from primus_search.learning.site_files import write_runs
     from primus_search.learning.tuning import RUNS, runs_of
 
     ran = [one for one in found.outcomes if one.tokens_per_s_per_gpu]

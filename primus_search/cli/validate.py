@@ -18,7 +18,7 @@ MOST_REASONS = 30
 
 def validate(csv: Path, as_json: bool = False, html: Path | None = None, stack: str | None = None) -> None:
     """Compare projections with measured training runs of a CSV file."""
-    from primus_search.evidence.published import validated
+    from primus_search.evidence.published.convert import validated
 
     show(validated(csv, stack), csv.name, as_json, html)
 
@@ -26,7 +26,7 @@ def validate(csv: Path, as_json: bool = False, html: Path | None = None, stack: 
 def show(outcome: "Validation", title: str, as_json: bool, html: Path | None) -> None:
     """Print the errors of measured runs, as text or JSON, and write the page of all rows where one is wanted."""
     from primus_search.cli.output import write
-    from primus_search.evidence.validate.score_runs import summary
+    from primus_search.evidence.validate.summary import summary
 
     figures = summary(outcome)
     if html is not None:

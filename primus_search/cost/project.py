@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from primus_search.cost.memo import Canonical, Memo, WordNumbers, by_columns, in_order
-from primus_search.cost.memory import MemoryTable
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.parts.operations import Part
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.pipeline import (

@@ -26,7 +26,7 @@ from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Cud
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Recompute, Scope, reading
 from primus_search.values.layout import StageLayers
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 

@@ -18,7 +18,6 @@ from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import finite_number, guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
-from primus_search.cost.confidence.switch_evidence import family
 from primus_search.files.evidence_files import load_switches
 from primus_search.files.hardware_files import load_cluster, load_hardware, site_of
 from primus_search.files.plain_forms import from_plain, to_plain
@@ -88,7 +87,7 @@ def measured_switches_of(stack: Stack) -> MeasuredSwitches:
     for run in own_runs_of(stack):
         if run.has_rate and not run.ran_out:
             by_family = own.setdefault(run.cluster.accelerator.name, {})
-            by_family.setdefault(family(run.model), []).append(run.candidates)
+            by_family.setdefault(run.model.family, []).append(run.candidates)
     sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
     return load_switches().beside(sets) if sets else load_switches()
 

@@ -18,8 +18,9 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
+from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
-from primus_search.declare.space_schema import SpaceFile, applied, validate
+from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
 from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.files.search_path import FileKind, find, is_path, title

@@ -20,8 +20,10 @@ from primus_search.files.hardware_files import Hardware, on_gpus
 from primus_search.files.records import Reading, read_value
 from primus_search.files.source import Document, Keys, did_you_mean
 from primus_search.space import ClusterChoice
-from primus_search.values.machine.cluster import Accelerator, Cluster, Network, Reliability
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Cluster, Reliability
 from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import SiteErrors, Stack
 
 PREFIXES = ("hardware.", "stack.")

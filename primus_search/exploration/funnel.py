@@ -21,7 +21,7 @@ from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.journal import Journal
-from primus_search.files.search_path import Snapshot
+from primus_search.files.snapshot import Snapshot
 from primus_search.space import Space
 
 KEEP = 100_000

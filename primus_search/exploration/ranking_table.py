@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.cost.confidence.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, fit_verdict
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, run_ratio, site_ratio, ties_with_best
-from primus_search.cost.memory import fit_verdict
-from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD, Projection
+from primus_search.cost.projection import Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from primus_search.cost.projection import OUT_OF_MEMORY
+from primus_search.cost.confidence.fit import OUT_OF_MEMORY
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator, OwnConfiguration
@@ -17,7 +17,7 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 
 if TYPE_CHECKING:
-    from primus_search.analysis.answer import Answer
+    from primus_search.exploration.answer_values import Answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,29 +5,20 @@ Where rows turn out not to fit and another cluster is then the best, its tables 
 A row that shares its layer shapes with a measured one is measured with it.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.analysis.answer import decide
-from primus_search.base.guards.files import replacing
 from primus_search.exploration.findings import FunnelStage
-from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RankingTable
-from primus_search.exploration.result import SearchResult, is_on, labels_of
-from primus_search.exploration.run_folder.candidates_file import Knobs, kept_again, kept_numbers, knobs_of
-from primus_search.exploration.run_folder.folder import StoreError, csv_bytes
-from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.result import SearchResult
 from primus_search.space import ClusterChoice
-from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
+from primus_search.values.candidates import Bools
 
 if TYPE_CHECKING:
     from primus_search.measure.revalidate import Benchmark, Revalidation
@@ -87,7 +78,7 @@ def revalidated(
         )
         found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
         seen.append(found)
-        ranking, notes = _reordered(table, found)
+        ranking, notes = reordered(table, found)
         result = replace(
             result.with_cluster(replace(best, ranking=ranking, frontier=frontier_after(best.frontier, ranking))),
             stages=(*result.stages, FunnelStage(name="measure", rows=len(head), seconds=found.seconds)),
@@ -131,7 +122,7 @@ def _factor(note: str) -> float:
     return next(float(word) for word in note.replace("(", " ").split() if word.replace(".", "").isdigit())
 
 
-def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable, list[str]]:
+def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable, list[str]]:
     """The table with what was found of its first rows, in its new order, and the notes of the ranking's reader."""
     tail = np.arange(len(found.order), len(table))
     order = np.concatenate([found.order, tail])
@@ -159,94 +150,3 @@ def _reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable
 def _is_timed(found: "Revalidation", rows: int) -> Bools:
     """Rows whose step was measured: their rate is expected as it is."""
     return np.array([one == MEASURED for one in found.time_evidence] + [False] * (rows - len(found.order)))
-
-
-# --- an old run, measured later -----------------------------------------------------------------------------------
-
-
-def top_up(
-    path: Path, *, device: str, top_k: int, seconds: float, load: Path | None = None, save: Path | None = None
-) -> tuple[RankingTable, list[str]]:
-    """Re-validate the ranking of a finished run and write it back: ranking, frontier, kept rows, then `run.json`.
-
-    Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
-    one whose inputs have changed since.
-    """
-    from primus_search.exploration.own_runs import with_own_rates
-    from primus_search.measure.candidate_bench import save as save_benchmark
-    from primus_search.measure.revalidate import Benchmark, revalidate
-
-    run = SavedRun.open(path)
-    space, choice = run.space, run.cluster(1)
-    numbers = kept_numbers(path, space.clusters.index(choice), RANKED_ROWS)
-    ranking, frontier = (_projected_anew(run, rows, numbers) for rows in (run.ranking[:RANKED_ROWS], run.frontier))
-    how = Benchmark(mode=device, top_k=top_k, seconds=seconds, memory_margin=space.search.memory_margin, load=load)
-    found = revalidate(space.job_on(choice), ranking.candidates, ranking.projection, how)
-    if save is not None:
-        save_benchmark(save, found.measurements)
-    ranking, notes = _reordered(ranking, found)
-    ranking, note = with_own_rates(ranking)
-    _write_back(run, ranking, frontier_after(frontier, ranking), notes)
-    return ranking, notes + ([note] if note else [])
-
-
-def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> RankingTable:
-    """Those of a run's rows that are of its best cluster, as a search projects and orders them.
-
-    `numbers`: of rows by their knobs; rows that have none are given one.
-    """
-    choice = run.cluster(1)
-    words = [knobs_of(row) for row in rows if is_on(row, choice)]
-    indices = np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64)
-    candidates = Candidates.from_rows([dict(zip(COLUMN_NAMES, one, strict=True)) for one in words])
-    table = RankingTable.of(Evaluator(run.space, choice), indices, candidates)
-    return table.take(table.order)
-
-
-def _write_back(run: SavedRun, ranking: RankingTable, frontier: RankingTable, notes: Sequence[str]) -> None:
-    """The new order first, then the rows that were not looked at; each file whole or as it was."""
-    choice = run.cluster(1)
-    number = run.space.clusters.index(choice)
-    rows = _rows(run.ranking, ranking, choice, run.ranking[RANKED_ROWS:])
-    answer = decide(
-        run.space,
-        ranking,
-        rows,
-        run.evaluator(choice),
-        counts=run.answer.counts,
-        several=len(run.space.clusters),
-        remarks=(*run.answer.remarks, *notes),
-    )
-    files = {
-        "ranking.csv": csv_bytes(rows),
-        "pareto.csv": csv_bytes(_rows(run.frontier, frontier, choice)),
-        "candidates.parquet": kept_again(run.path, number, ranking),
-    }
-    known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
-    facts = dict(run.facts) | {"best": ranking.row(0), "answer": answer.as_data(), "files": known}
-    write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
-
-
-def _rows(
-    before: Sequence[Mapping[str, Any]],
-    table: RankingTable,
-    choice: ClusterChoice,
-    behind: Sequence[Mapping[str, Any]] = (),
-) -> list[Mapping[str, Any]]:
-    """The rows of a table, labelled as before, and those of the other clusters; rows `behind` stay where they are."""
-    others = [row for row in before[: len(before) - len(behind)] if not is_on(row, choice)]
-    labels = {name: value for name, value in labels_of(choice).items() if name in before[0]}
-    return [*(labels | row for row in table.rows()), *others, *behind]
-
-
-def write_together(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Several files, each whole or as it was; nothing is replaced before all are written.
-
-    Raises StoreError where one cannot be written: then all are as they were.
-    """
-    try:
-        with ExitStack() as every:
-            for name, content in reversed(list(files.items())):
-                every.enter_context(replacing(folder / name)).write_bytes(content)
-    except OSError as error:
-        raise StoreError(f"{folder}: what was measured could not be written: {error.strerror}") from error

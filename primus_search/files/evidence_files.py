@@ -33,7 +33,8 @@ from primus_search.files.search_path import roots
 from primus_search.files.source import Document, read
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
-from primus_search.values.machine.cluster import GROUPED, KernelTable, Range, Ranges, Tables
+from primus_search.values.machine.kernel_tables import GROUPED, KernelTable, Tables
+from primus_search.values.machine.ranges import Range, Ranges
 from primus_search.values.machine.stack import SiteErrors
 
 MISSING = "is missing from the installation"

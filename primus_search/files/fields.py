@@ -1,36 +1,18 @@
 """Typed access to one mapping of a file: each value with its place, each misuse a problem, nothing silently defaulted.
 
 Used by the readers of model files, whose keys are fixed by other projects. A `Fields` remembers which keys were read,
-so that a reader can say what it did not understand.
-
-Keys that a reader may leave unread, and why, are in `spaces/keys/*.yaml`:
-
-A reader of a foreign format reads a key, or knows from these lists that the key decides nothing about the model, or
-refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the model then carries its name.
-
-    irrelevant   keys that decide no size, in groups with a reason; of a framework neither time nor memory
-    not_priced   keys of a framework that decide no size and would change time or memory, with the direction
-    priced       values of those that are priced, where that is not off
-    read_beside  keys that the reader of launch settings takes beside the knobs of a contract
-    read_where   keys of all these that decide something only where something else is set, and what
-    renamed      other names of a key               translated  keys that mean settings of others, by value
-    idle_where   keys without effect where another one has a value
-    switches     keys that make layers of another kind; refused where they are set and not read
-    companions   details that a model has only where a switch is set
+so that a reader can say what it did not understand (`unread_keys`).
 """
 
-import ast
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import isfinite
 from typing import Any, Self, TypeVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
-from primus_search.files.search_path import roots
-from primus_search.files.source import Document, Keys, did_you_mean, plain, read
+from primus_search.files.source import Document, Keys, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,142 +154,3 @@ class Fields:
         for key in self.entries:
             if key not in names:
                 self.problem(key, f"unknown key{did_you_mean(key, names, self.problems)}")
-
-
-def layer_pattern(text: str) -> tuple[int, ...]:
-    """The numbers a layer pattern stands for, without evaluating code.
-
-    Megatron writes patterns as Python lists: sums of repeated lists of whole numbers, with brackets.
-
-    >>> layer_pattern("([0]*3+[1]*2)")
-    (0, 0, 0, 1, 1)
-
-    Raises ValueError naming the first thing that cannot be read, and for more than `MAX_LAYERS` entries.
-    """
-    if len(text) > MAX_LAYERS:
-        raise ValueError(f"a layer pattern has at most {MAX_LAYERS} characters")
-    try:
-        return tuple(_entries(ast.parse(text.strip(), mode="eval").body))
-    except SyntaxError as error:
-        found = text.strip()[max((error.offset or 1) - 1, 0) :][:12]
-        what = f"cannot read {found!r}" if error.msg == "invalid syntax" else error.msg
-        raise ValueError(f"{what} in a layer pattern") from error
-    except (RecursionError, MemoryError) as error:
-        raise ValueError("a layer pattern nests too deeply") from error
-
-
-def per_layer(fields: Fields, key: str, num_layers: int) -> tuple[int, ...] | None:
-    """One whole number per layer from a list or a layer pattern; None after a problem with something else."""
-    given = fields.anything(key)
-    try:
-        found = layer_pattern(given) if isinstance(given, str) else [plain(str(one)) for one in given or ()]
-        if not all(isinstance(one, int) and one >= 0 for one in found):
-            raise ValueError("it holds whole numbers of at least 0")
-    except (TypeError, ValueError) as error:
-        forms = "a whole number, a list or a text such as '([0]*3+[1]*58)'"
-        fields.problem(key, f"{given!r} is not a layer pattern ({error}) - allowed: {forms}")
-        return None
-    if len(found) != num_layers:
-        fields.problem(key, f"has {len(found)} entries; the model has {num_layers} layers")
-        return None
-    return tuple(map(int, found))
-
-
-def _entries(node: ast.expr) -> list[int]:
-    """The numbers that a list, a sum of lists or a repeated list stands for."""
-    match node:
-        case ast.List():
-            found = [_whole(one, "a list of a layer pattern holds whole numbers") for one in node.elts]
-        case ast.BinOp(op=ast.Add()):
-            found = _entries(node.left) + _entries(node.right)
-        case ast.BinOp(op=ast.Mult()):
-            times = _whole(node.right, "a '*' in a layer pattern needs a whole number after it")
-            found = _entries(node.left) * min(times, MAX_LAYERS + 1)
-        case _:
-            raise ValueError("a layer pattern is a sum of lists such as [0]*3+[1]*58")
-    if len(found) > MAX_LAYERS:
-        raise ValueError(f"a layer pattern of more than {MAX_LAYERS} layers")
-    return found
-
-
-def _whole(node: ast.expr, otherwise: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    raise ValueError(otherwise)
-
-
-FOLDER = "spaces/keys"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownKeys:
-    """The lists of one format."""
-
-    irrelevant: Mapping[str, str] = field(default_factory=dict)
-    switches: Mapping[str, str] = field(default_factory=dict)
-    companions: frozenset[str] = frozenset()
-    effects: Mapping[str, str] = field(default_factory=dict)
-    priced: Mapping[str, Any] = field(default_factory=dict)
-    read_beside: frozenset[str] = frozenset()
-    read_where: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    translated: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    idle_where: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-@lru_cache
-def key_table(name: str) -> Any:
-    """The data of `spaces/keys/NAME.yaml` in the first root that has it; InputError where none has."""
-    for root in roots():
-        path = root / FOLDER / f"{name}.yaml"
-        if path.is_file():
-            return read(path).data
-    raise InputError([Problem(f"{FOLDER}/{name}.yaml", "no such file; the list of known keys is part of the package")])
-
-
-@lru_cache
-def known_keys(name: str) -> KnownKeys:
-    """The lists of the format of that name; InputError as `key_table`."""
-    data = key_table(name)
-    lists: Any = {name: frozenset(data.get(name) or ()) for name in ("companions", "read_beside")}
-    names = ("switches", "priced", "read_where", "renamed", "translated", "idle_where")
-    tables: Any = {name: data.get(name) or {} for name in names}
-    return KnownKeys(
-        irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},
-        effects={key: group["effect"] for group in data.get("not_priced", ()) for key in group["keys"]},
-        **lists,
-        **tables,
-    )
-
-
-def drop_ignored(fields: Fields, ignore: Collection[str]) -> tuple[str, ...]:
-    """Remove the keys that the user ignores knowingly; a problem for each that the file does not have."""
-    for key in ignore:
-        if key not in fields.entries:
-            what = f"--ignore {key}: the file has no such key{did_you_mean(key, fields.entries)}"
-            fields.problems.append(Problem(fields.where, what))
-    dropped = tuple(key for key in fields.entries if key in ignore)
-    fields.entries = {key: value for key, value in fields.entries.items() if key not in ignore}
-    return dropped
-
-
-def refuse_unread(fields: Fields, known: KnownKeys, readable: Collection[str] = ()) -> None:
-    """A problem for every key that was not read and is not known to decide nothing.
-
-    readable: keys that the reader reads where they apply; unread they say nothing about this model.
-    """
-    for key, given in fields.entries.items():
-        if key in fields.read or key in known.irrelevant or key in known.companions or key in known.effects:
-            continue
-        if key in known.switches:
-            if not _is_off(given.value):
-                what = f"{key} makes {known.switches[key]}, which this reader does not read"
-                fields.problem(key, f"{what}; --ignore {key} leaves it out knowingly")
-        elif key not in readable:
-            near = did_you_mean(key, [*readable, *fields.read])
-            fields.problem(key, f"unknown key '{key}', which may change the model{near}; --ignore {key} skips it")
-
-
-def _is_off(value: object) -> bool:
-    """Whether a switch is off: nothing, or a mapping that says so (`lora: {enabled: false}`)."""
-    return value in (None, False, 0, "", [], {}) or (isinstance(value, dict) and value.get("enabled") is False)

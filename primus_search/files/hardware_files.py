@@ -30,12 +30,16 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_
 from primus_search.base.guards.values import name_problem
 from primus_search.base.lazy import provided
 from primus_search.files.evidence_files import load_sites, read_tables
-from primus_search.files.fields import Fields, key_table
+from primus_search.files.fields import Fields
+from primus_search.files.known_keys import key_table
 from primus_search.files.learned_stacks import RUNS_ENDING, of_its_version, without_head
 from primus_search.files.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
 from primus_search.files.search_path import FileKind, find, name_and_version, names
 from primus_search.files.source import Document, did_you_mean, join_words, read
-from primus_search.values.machine.cluster import NO_TABLES, UNFAILING, Accelerator, Cluster, Network, Reliability
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
+from primus_search.values.machine.kernel_tables import NO_TABLES
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
 
 HOST = "host"

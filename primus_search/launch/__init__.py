@@ -1,10 +1,7 @@
-"""Launch files: one candidate in the words of the framework that will train it, and experiments read back.
+"""What a framework's file says, read and written by one contract.
 
-Which knobs a framework has and under which keys is in its contract (`framework.Framework`); the modules here write the
-files around it. A candidate that the framework cannot start is refused: nothing is left to a comment.
+`contract` translates between keys and knobs; `read/` makes candidates of files, `write/` makes files of candidates,
+`script/` reads shell scripts. A candidate that a framework cannot start is refused: nothing is left to a comment.
+
+May import: declare and below.
 """
-
-from primus_search.launch.write.job import Inexpressible
-from primus_search.launch.write.launch_files import FORMATS, LaunchFiles, launch_files
-
-__all__ = ["FORMATS", "Inexpressible", "LaunchFiles", "launch_files"]

@@ -1,27 +1,20 @@
 """An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.space_file import make_space
 from primus_search.files.hardware_files import load_hardware
-from primus_search.files.search_path import FileKind, names
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.world import nodes_of
-from primus_search.learning.logged_run import read_job
-from primus_search.models.model_files import load_model
-from primus_search.models.presets import VOCAB_MULTIPLE, presets, vocabulary
+from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
 from primus_search.space import Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import GROUP_OF, number_of, with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
-from primus_search.values.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,67 +30,6 @@ class Start:
     per_node: int
     model: str
     notes: tuple[str, ...] = ()
-
-
-def start(
-    path: Path, hardware: str, nodes: int, model: str = "", arguments: Sequence[str] = (), per_node: int = 0
-) -> Start:
-    """The experiment of a file on `nodes` nodes of `per_node` GPUs of some hardware, as far as they are given.
-
-    Hardware left out is the one that a folder of the path is called after (MI355X); nodes and GPUs per node left out
-    are those the file starts, else the fewest nodes of the hardware that its degrees fill. `arguments`: what a script
-    is started with. Raises `InputError` where neither gives them.
-    """
-    name = hardware or _hardware_of(path)
-    of_hardware = load_hardware(name).network.gpus_per_node
-    loaded = load_model(model) if model else None
-    gpus = per_node or of_hardware
-    experiment = read_job(path, max(nodes, 1) * gpus, loaded, arguments)
-    framework, world = experiment.framework, experiment.world
-    notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
-    if nodes:
-        gpus = per_node or world.per_node or of_hardware
-    elif world:
-        nodes, gpus = nodes_of(replace(world, per_node=per_node or world.per_node), of_hardware)
-    else:
-        nodes = fewest_nodes(experiment.row, gpus)
-        experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world
-        notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
-    if gpus != of_hardware:
-        notes.append(f"nodes of {gpus} GPUs, where the hardware file has {of_hardware}; links follow from its domain")
-    notes += [f"assumed {text}" for text in experiment.assumed]
-    if experiment.model is None:
-        raise InputError(experiment.model_problems)
-    named = model or _preset_of(experiment.model) or str(path)
-    return Start(
-        experiment=experiment,
-        hardware=name,
-        nodes=nodes,
-        per_node=gpus if gpus != of_hardware else 0,
-        model=named,
-        notes=tuple(notes),
-    )
-
-
-def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:
-    """The fewest nodes of so many GPUs that hold whole replicas of the dense layers and of the experts."""
-    dense = row["tp"] * row["cp"] * row["pp"]
-    experts = row["etp"] * row["ep"] * row["pp"]
-    group = int(row["shard_group"] or 1) * row["tp"] * row["pp"]
-    return math.lcm(dense, experts, group, gpus) // gpus
-
-
-def _preset_of(model: Model) -> str:
-    """The name of the preset that a model is; empty where it is none."""
-    return next((name for name, preset in presets().items() if preset.model == model), "")
-
-
-def _hardware_of(path: Path) -> str:
-    known = names(FileKind.HARDWARE)
-    for part in reversed(path.resolve().parts):
-        if part.lower() in known:
-            return part.lower()
-    raise InputError([Problem("--hardware", "is needed: no folder of the file is called after hardware")])
 
 
 def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -> Space:

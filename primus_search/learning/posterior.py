@@ -23,8 +23,8 @@ from scipy.special import ndtr
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.confidence.uncertainty import likeness, places_of
+from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
-from primus_search.evidence.validate.score_runs import counted_bytes
 from primus_search.learning import hypotheses as software
 from primus_search.learning.hypotheses import NUMBERS, Hypothesis
 from primus_search.values.candidates import Candidates, Floats, Ints, joined

@@ -16,8 +16,9 @@ from typing import IO, Any, cast
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened
 from primus_search.learning import logs
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.reading import LogReading
-from primus_search.learning.transcript import LogTable, Transcript, observe_common
+from primus_search.learning.transcript import Transcript, observe_common
 
 HEAD_BYTES = 4096
 

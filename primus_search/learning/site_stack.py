@@ -3,54 +3,33 @@
 A search projects millions of candidates, so one stack stands for the mixture: the likeliest hypothesis with its
 posterior numbers. What the runs leave of it is shared out again: that of a model on a device is in the middle of its
 band, that of near configurations in `own_runs` (`cost.confidence.uncertainty.run_ratio`). Both count in the rate to
-expect; widths of bands are the mixture's. Written are NAME.yaml, which any command takes as a stack, and
-NAME.runs.parquet, the runs it rests on.
-
-The two files of a site: `NAME.yaml`, its stack, and `NAME.runs.parquet`, the runs it rests on; and learning again.
-
-`learn` with the same name adds runs to those of the file and fits all of them from the shipped stacks, so that the
-order in which runs came does not matter.
+expect; widths of bands are the mixture's.
 """
 
-import json
 import math
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.errors import InputError, Problem
-from primus_search.base.units import to_base, yaml_keys
 from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
-from primus_search.declare.record_table import read_records, write_records
-from primus_search.files.hardware_files import load_hardware, load_stack, site_of
-from primus_search.files.learned_stacks import HEAD, RUNS_ENDING
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import (
-    FRAMEWORK_STACKS,
     NOT_SOFTWARE,
-    NUMBERS,
     Hypothesis,
     at,
     coordinates,
     shipped_hypotheses,
 )
-from primus_search.learning.logged_run import Readings, SaidBeside, measured_run
-from primus_search.learning.logs import table
-from primus_search.learning.posterior import Evidence, Mixture, Posterior, Reference, RunGroup
-from primus_search.models.model_files import load_model
-from primus_search.values.candidates import Bools, Candidates, Floats, Recompute, degrees, joined
-from primus_search.values.job import Job
+from primus_search.learning.posterior import Evidence, Mixture, Posterior, RunGroup
+from primus_search.learning.usual_jobs import references, usual
+from primus_search.values.candidates import Bools, Floats
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import GROUP_OF, ErrorBand, OwnRun, Stack, number_of, with_numbers
+from primus_search.values.machine.stack import ErrorBand, OwnRun, Stack, number_of, with_numbers
 from primus_search.values.measured_run import MeasuredRun
-from primus_search.values.workload import Workload
 
 MOST_DEVICES = 2
 """Kinds of devices of the runs on which usual jobs are compared."""
@@ -256,198 +235,3 @@ def _slack_of(stack: Stack, runs: Sequence[MeasuredRun], factor: float) -> float
     more = with_numbers(stack, {"activation_share": share + SLACK_STEP})
     slope = float(np.nanmean(mixtures.peak_errors(stack, runs) - mixtures.peak_errors(more, runs))) / SLACK_STEP
     return min(factor / slope, MOST_SLACK) if slope > 0.0 else 0.0
-
-
-KEPT = 0.005
-"""Relative difference from the hypothesis' number below which the runs said nothing of it."""
-
-
-def stack_yaml(site: SiteStack, date: str) -> str:
-    """The stack file: it extends that of the chosen hypothesis and gives the learned numbers and the bands."""
-    source = f"learned {date} from {len(site.runs)} own runs, from {site.chosen.name}"
-    groups: dict[str, dict[str, Any]] = {}
-    for field in (*(number.field for number in NUMBERS), "fixed_bytes", "activation_share", "peaks_seen"):
-        value = float(number_of(site.stack, field))
-        is_kept = abs(value - float(number_of(site.chosen.stack, field))) <= KEPT * abs(value)
-        key, value = _as_written(field, value)
-        told = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
-        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": told}
-    for field, value in site.chosen.habits.items():
-        if field not in [number.field for number in NUMBERS]:
-            groups.setdefault(GROUP_OF[field], {})[field] = {"value": value, "source": source}
-    ends = ("low", "high", "runs")
-    errors = {
-        key: {end: {"value": round(float(band.__getattribute__(end)), 4), "source": source} for end in ends}
-        for key, band in site.stack.errors.items()
-    }
-    runs = {
-        name: {
-            "regime": run.regime,
-            "place": {"value": [round(at, 3) for at in run.place], "source": source},
-            "ratio": {"value": round(run.ratio, 4), "source": source},
-        }
-        for name, run in site.stack.own_runs.items()
-    }
-    weights = "; ".join(f"{name} {weight:.2f}" for name, weight in site.leading)
-    head = f"# Software of a site, {source}.\n# Probabilities of the hypotheses: {weights}.\n"
-    head += f"# {site.warning}.\n" if site.warning else ""
-    data = {**HEAD, "name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
-    data |= {"own_runs": runs} if runs else {}
-    return head + "".join(_block(key, value) for key, value in data.items())
-
-
-def _as_written(field: str, value: float) -> tuple[str, float]:
-    """The YAML key of a number, with the unit in which it is 1 to 1000 where it has one, and its value in it."""
-    key = field
-    for one in yaml_keys(field):
-        scaled = value / to_base(one, 1.0)[1] if one != field else value
-        if 1.0 <= abs(scaled) < 1000.0:
-            key = one
-            break
-    factor = to_base(key, 1.0)[1] if key != field else 1.0
-    return key, float(f"{value / factor:.6g}")
-
-
-def _block(key: str, value: Any, indent: int = 0) -> str:
-    """A key of a YAML file; mappings of mappings as blocks, all else in the flow style that JSON is."""
-    lead = "  " * indent
-    is_block = isinstance(value, Mapping) and "value" not in value
-    if not is_block:
-        return f"{lead}{key}: {json.dumps(value, ensure_ascii=False)}\n"
-    return f"{lead}{key}:\n" + "".join(_block(str(k), v, indent + 1) for k, v in value.items())
-
-
-MOST_JOBS = 3
-TENSOR_SIZES = (1, 2, 4, 8)
-BATCH_FACTORS = (1, 2)
-RECOMPUTES = (Recompute.NONE, Recompute.FULL)
-
-
-def usual(cluster: Cluster) -> list[Reference]:
-    """Usual jobs on the devices of a cluster, those that divide there."""
-    found = []
-    for one in table("software")["usual"]:
-        workload = Workload(seq_length=one["seq_length"], global_batch_size=one["global_batch_size"])
-        job = Job(load_model(one["model"]), replace(cluster, num_nodes=one["nodes"]), workload)
-        rows = joined([Candidates.from_words(row) for row in one["rows"]])
-        whole = degrees(rows, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
-        rows = rows.take(np.flatnonzero(whole.is_whole & (rows.tp <= job.network.gpus_per_node)))
-        if len(rows):
-            found.append(Reference(job=job, table=rows))
-    return found
-
-
-def references(runs: Sequence[MeasuredRun]) -> list[Reference]:
-    """The runs' own configurations, and for some of their jobs legal neighbours in tensor size, batch, recompute."""
-    own = [mixtures.reference_of(run) for run in runs]
-    jobs = list({(one.job.model, one.job.workload, one.job.cluster.num_nodes): one for one in own}.values())
-    return own + [replace(one, table=table) for one in jobs[:MOST_JOBS] for table in _neighbours(one)]
-
-
-def _neighbours(one: Reference) -> Iterator[Candidates]:
-    """One table of the legal neighbours of a run, none where it has none."""
-    row, model = one.table.row(0), one.job.model
-    tables = []
-    for tp, factor, recompute in product(TENSOR_SIZES, BATCH_FACTORS, RECOMPUTES):
-        if model.num_kv_heads % tp or tp > one.job.network.gpus_per_node:
-            continue
-        batch = row["micro_batch_size"] * factor
-        changed = row | {"tp": tp, "micro_batch_size": batch, "sequence_parallel": tp > 1}
-        changed |= {"recompute": "none" if recompute is Recompute.NONE else "full", "recompute_num_layers": 0}
-        table = Candidates.from_words(changed)
-        whole = degrees(table, world=one.job.cluster.world, global_batch_size=one.job.workload.global_batch_size)
-        if bool(np.all(whole.is_whole)):
-            tables.append(table)
-    if tables:
-        yield joined(tables)
-
-
-PLAIN_STACK = "megatron_lm"
-"""The stack that runs of a framework without a stack file are recorded with; hypotheses do not depend on it."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-def stack_path(folder: Path, name: str) -> Path:
-    """Where the stack of a site stands."""
-    return folder / f"{name}.yaml"
-
-
-def runs_path(folder: Path, name: str) -> Path:
-    """Where the runs of a site stand."""
-    return folder / f"{name}{RUNS_ENDING}"
-
-
-def learn_from(
-    readings: Readings, name: str, said: SaidBeside, *, base: str | None, folder: Path, framework: str | None = None
-) -> SiteStack:
-    """The stack of a site from what was read and from the runs of its file; `framework`: of a site without runs.
-
-    Raises `InputError` for a name that cannot be used, an unknown base, and with every fact that the runs lack.
-    """
-    _check(name, base)
-    new = _runs(readings, said, base)
-    path = runs_path(folder, name)
-    kept = read_records(path).runs if path.is_file() else ()
-    seen = {run.id for run in new}
-    runs = [run for run in kept if run.id not in seen] + new
-    frameworks = Counter(run.framework for run in runs if run.framework)
-    framework = frameworks.most_common(1)[0][0] if frameworks else framework
-    cluster = None if runs else _unmeasured(said, load_stack(base or PLAIN_STACK))
-    return learn_stack(name, runs, framework=framework, base=base, cluster=cluster)
-
-
-def _unmeasured(said: SaidBeside, stack: Stack) -> Cluster:
-    """The devices of a site that has no runs yet."""
-    if said.hardware is None:
-        raise InputError([Problem("FILES", "are needed, or --hardware NAME: what is known of software before it ran")])
-    hardware = load_hardware(said.hardware)
-    return Cluster(
-        accelerator=hardware.accelerator, network=hardware.network, stack=stack, num_nodes=1, site=site_of(hardware)
-    )
-
-
-def write_runs(runs: Sequence[MeasuredRun], path: Path) -> None:
-    """Write the runs of a site. Raises `InputError` where that is impossible."""
-    try:
-        write_records(runs, path)
-    except OSError as error:
-        raise InputError([Problem(f"--into {path}", f"cannot be written: {error.strerror}")]) from error
-
-
-def _check(name: str, base: str | None) -> None:
-    problems: list[Problem] = []
-    if not _NAME.fullmatch(name):
-        problems.append(Problem(f"--as {name}", "a name has letters, digits, '_', '.' and '-' only"))
-    elif name in shipped(FileKind.STACK):
-        problems.append(Problem(f"--as {name}", "is a stack that ships with the package; choose another name"))
-    known = [one for one in shipped(FileKind.STACK) if one not in NOT_SOFTWARE]
-    if base is not None and base not in known:
-        problems.append(Problem(f"--base {base}", f"is no shipped stack; known: {', '.join(known)}"))
-    if problems:
-        raise InputError(problems)
-
-
-def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[MeasuredRun]:
-    """Every reading as a measured run; the facts that are missing in any of them are one error."""
-    found = list(readings.measured)
-    problems: list[Problem] = []
-    for reading in readings.runs:
-        named = FRAMEWORK_STACKS.get(reading.framework, (PLAIN_STACK,))[0]
-        try:
-            found.append(measured_run(reading, said, load_stack(base or named)))
-        except InputError as error:
-            source = reading.source  # many logs are read at once
-            problems += (p if source in p.where else replace(p, where=f"{source} @ {p.where}") for p in error.problems)
-    if problems:
-        raise InputError(list(dict.fromkeys(problems)))
-    return found
-
-
-def needed(readings: Readings, said: SaidBeside, base: str | None) -> Sequence[Problem]:
-    """What `learn_from` would ask for of these readings."""
-    try:
-        _runs(readings, said, base)
-    except InputError as error:
-        return error.problems
-    return ()

@@ -23,7 +23,8 @@ from typing import Any, get_args
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.base.guards.interrupts import check
-from primus_search.learning.logged_run import measurement_of, read_files
+from primus_search.learning.collected_runs import read_files
+from primus_search.learning.logged_run import measurement_of
 from primus_search.learning.readers import lines, plain
 from primus_search.learning.reading import Death, LogReading
 from primus_search.learning.transcript import Transcript, observe_common

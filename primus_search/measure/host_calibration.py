@@ -45,7 +45,16 @@ from primus_search.measure.device.device_info import cpu_name, resident_bytes
 from primus_search.measure.device.device_table import TERA, to_csv
 from primus_search.measure.modules.streams import COUNTED_BYTES, Sizes, both_passes, memory_law, rates, stream_seconds
 from primus_search.measure.rank_group import RankJob, exchange, failure_of, join, leave, run_jobs, there_and_back
-from primus_search.values.machine import cluster as machine
+from primus_search.values.machine.accelerator import (
+    Accelerator,
+    AttentionKernel,
+    AttentionLaw,
+    Footprint,
+    GemmLaw,
+    GroupedGemmLaw,
+    LaunchLaw,
+)
+from primus_search.values.machine.network import Network
 
 GEMMS = ((256, 512, 512), (512, 512, 512), (512, 3072, 512), (512, 512, 1536), (1024, 2048, 1024), (256, 8192, 512))
 ATTENTION = ((1, 8, 256, 64), (1, 8, 1024, 64))  # batch, heads, sequence, head dimension
@@ -262,7 +271,7 @@ def calibration_job() -> RankJob:
     return RankJob(function="primus_search.measure.host_calibration:calibrate_rank", payload={}, limit_s=LIMIT_S)
 
 
-def fit(figures: dict[str, Any], count: int) -> tuple[machine.Accelerator, machine.Network]:
+def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:
     """The laws of one of `count` devices and of the links between them, and the measured calls as tables."""
     kernels, links = tables_of(rows_of(figures, count, "measured here"), "host")
     accelerator, network = accelerator_of(figures, _memory_bytes() / count), network_of(figures["links"], count)
@@ -301,19 +310,19 @@ def mean_of(parts: list[Any]) -> Any:
     return float(np.mean(parts))
 
 
-def accelerator_of(f: dict[str, Any], memory_bytes: float) -> machine.Accelerator:
+def accelerator_of(f: dict[str, Any], memory_bytes: float) -> Accelerator:
     """The laws of one device from the figures of `calibrate_rank`."""
     peak = max(2.0 * m * n * k / t["forward"] for (m, n, k), t in zip(GEMMS, f["gemm_s"], strict=True))
     rate, launch_s = rates(STREAMS, f, OPTIMIZER_BYTES), f["small_kernel_s"]
     bandwidth = max(rate.values())
-    base = machine.Accelerator(
+    base = Accelerator(
         name="host", vendor="host", arch="host", num_compute_units=1,
         bf16_peak_flops_per_s=peak, fp8_peak_flops_per_s=0.0, fp4_peak_flops_per_s=0.0,
         hbm_bytes=memory_bytes, hbm_bytes_per_s=bandwidth, sustained_over_burst=1.0,
         gemm=_fit_gemm(f, peak), attention=_fit_attention(f, peak), memory=memory_law(rate, bandwidth, launch_s),
-        grouped_gemm=machine.GroupedGemmLaw(**dict.fromkeys(GROUPED_FACTORS, 1.0), gradient_depth_overhead=0.0),
-        launch=machine.LaunchLaw(stream_s=launch_s, graph_s=launch_s),
-        footprint=machine.Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
+        grouped_gemm=GroupedGemmLaw(**dict.fromkeys(GROUPED_FACTORS, 1.0), gradient_depth_overhead=0.0),
+        launch=LaunchLaw(stream_s=launch_s, graph_s=launch_s),
+        footprint=Footprint(context_bytes=f["baseline_bytes"], communicator_bytes=0.0),
     )  # fmt: skip
     # The rate of grouped products against the law's dense ones of the same size.
     groups, rows, k, n = EXPERTS
@@ -321,7 +330,7 @@ def accelerator_of(f: dict[str, Any], memory_bytes: float) -> machine.Accelerato
     return replace(base, grouped_gemm=replace(base.grouped_gemm, factor=dense_s / f["experts_s"]["forward"]))
 
 
-def _fit_gemm(f: dict[str, Any], peak: float) -> machine.GemmLaw:
+def _fit_gemm(f: dict[str, Any], peak: float) -> GemmLaw:
     """Rate of a large product as the median over shapes, backward against forward likewise.
 
     A CPU's BLAS has no tiles and waves of a GPU's kind; those parameters stay 0.
@@ -332,11 +341,11 @@ def _fit_gemm(f: dict[str, Any], peak: float) -> machine.GemmLaw:
     forward, backward = float(np.median(rates[:, 0])), float(np.median(rates[:, 1:]))
     found = {"bf16_efficiency": forward / peak, "latency_s": f["small_kernel_s"]}
     found |= dict.fromkeys(("backward_factor", "fp8_backward_factor"), backward / forward)
-    others = [field.name for field in fields(machine.GemmLaw) if field.default is MISSING]
-    return machine.GemmLaw(**dict.fromkeys(others, 0.0) | found)
+    others = [field.name for field in fields(GemmLaw) if field.default is MISSING]
+    return GemmLaw(**dict.fromkeys(others, 0.0) | found)
 
 
-def _fit_attention(f: dict[str, Any], peak: float) -> machine.AttentionLaw:
+def _fit_attention(f: dict[str, Any], peak: float) -> AttentionLaw:
     """Rates at the longest sequence, and the ramp that explains the shortest."""
     pairs = [b * h * s * s / 2.0 * 4.0 * d for b, h, s, d in ATTENTION]
     forward = [flops / t["forward"] for flops, t in zip(pairs, f["attention_s"], strict=True)]
@@ -346,15 +355,15 @@ def _fit_attention(f: dict[str, Any], peak: float) -> machine.AttentionLaw:
     ratio = min(forward[0] / forward[-1], 0.999)
     ramp = max((1.0 - ratio) / (ratio / short - 1.0 / long), 0.0) if ratio / short > 1.0 / long else 0.0
     scale = (long + ramp) / long / peak
-    kernel = machine.AttentionKernel(
+    kernel = AttentionKernel(
         forward_efficiency=forward[-1] * scale, backward_efficiency=backward[-1] * scale, latent_backward_factor=1.0
     )
-    return machine.AttentionLaw(
+    return AttentionLaw(
         softmax_dims=0.0, ramp_tokens=ramp, causal_tokens=0.0, latency_s=f["small_kernel_s"], kernels={"sdpa": kernel}
     )
 
 
-def network_of(links: dict[str, list[float]], count: int) -> machine.Network:
+def network_of(links: dict[str, list[float]], count: int) -> Network:
     """Rates of the collectives, how they grow with the message, the cost of an empty one, in two-byte elements."""
     if not links:
         return _network(count, dict.fromkeys(("ring", "all_to_all", "send"), 1e9), 1e-6, 0.0)
@@ -377,7 +386,7 @@ def _ramp_error(wire_bytes: np.ndarray, seconds: np.ndarray, half_speed_bytes: f
     return float(np.exp(logs.mean())), float(((logs - logs.mean()) ** 2).sum())
 
 
-def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> machine.Network:
+def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_bytes: float) -> Network:
     """One switch between the devices; the same line stands for a NIC, which a host has none of."""
     line = max(rates.values())
     nothing = ("link_hop_latency_s", "pair_loss", "in_network_efficiency", "nic_half_speed_bytes", "scale_loss")
@@ -386,7 +395,7 @@ def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_b
     exchange = rates["all_to_all"] / line
     same: dict[str, Any] = dict.fromkeys(nothing, 0.0) | dict.fromkeys(whole, 1.0) | dict.fromkeys(latencies, latency_s)
     same |= dict.fromkeys(("link_bytes_per_s", "nic_bytes_per_s", "pod_bytes_per_s"), line)
-    return machine.Network(
+    return Network(
         gpus_per_node=count, domain_size=count, pod_size=count, nics_per_node=1, topology="switch",
         link_half_speed_bytes=half_speed_bytes, ring_efficiency=rates["ring"] / line,
         all_to_all_efficiency=exchange, dispatch_efficiency=exchange, p2p_efficiency=rates["send"] / line,
@@ -397,7 +406,7 @@ def _network(count: int, rates: dict[str, float], latency_s: float, half_speed_b
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-def to_yaml(parts: tuple[machine.Accelerator, machine.Network], *, source: str, tables: str = "") -> str:
+def to_yaml(parts: tuple[Accelerator, Network], *, source: str, tables: str = "") -> str:
     """A hardware file, every number with its unit in its key and the source; `tables` names the CSV beside it."""
     accelerator, network = parts
     head = {"name": accelerator.name, "vendor": accelerator.vendor, "default_stack": "host"}

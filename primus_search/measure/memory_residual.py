@@ -28,10 +28,11 @@ from statistics import NormalDist
 import numpy as np
 
 from primus_search.base.units import GB
-from primus_search.cost.memory import Share, layer_activations
-from primus_search.cost.memory.activations import exchanges_heads
-from primus_search.cost.memory.rank_moments import relief_of
-from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, Memory
+from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY
+from primus_search.cost.memory.activations import exchanges_heads, layer_activations
+from primus_search.cost.memory.pipeline_moments import relief_of
+from primus_search.cost.memory.share import Share
+from primus_search.cost.projection import Memory
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.shard import DtypeName, Shard

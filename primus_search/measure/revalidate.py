@@ -20,9 +20,10 @@ import numpy as np
 import torch
 
 from primus_search.base.guards.files import cache_folder
+from primus_search.cost.confidence.fit import FIT_THRESHOLD
 from primus_search.cost.confidence.uncertainty import confidence
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import FIT_THRESHOLD, Memory, Projection, Step
+from primus_search.cost.projection import Memory, Projection, Step
 from primus_search.cost.stage import Key, keys_of
 from primus_search.measure import memory_residual as residuals
 from primus_search.measure.candidate_bench import Bencher, Failure, MeasurementCache, read

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError
-from primus_search.files.fields import Fields, Located, drop_ignored, key_table, known_keys, refuse_unread
+from primus_search.files.fields import Fields, Located
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.search_path import title
 from primus_search.files.source import Document, did_you_mean
-from primus_search.models.families import FAMILIES, TEXT_OF
+from primus_search.files.unread_keys import drop_ignored, refuse_unread
+from primus_search.models.build import build_model
+from primus_search.models.families.family_table import FAMILIES, TEXT_OF
 from primus_search.models.families.towers import SECTIONS, towers
 from primus_search.models.model_constants import of_huggingface
-from primus_search.models.presets import build_model
 from primus_search.values.model import Model
 
 OFF: tuple[Any, ...] = (None, False, 0, "", [], {})

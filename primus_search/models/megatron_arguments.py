@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from primus_search.files.fields import key_table
+from primus_search.files.known_keys import key_table
 from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Model, NoMixer
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")

@@ -21,8 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.files.fields import Fields, Located, drop_ignored, key_table, known_keys, per_layer, refuse_unread
+from primus_search.files.fields import Fields, Located
+from primus_search.files.known_keys import key_table, known_keys
+from primus_search.files.setting_keys import setting_keys
 from primus_search.files.source import Document, Keys, did_you_mean, plain, read
+from primus_search.files.unread_keys import drop_ignored, refuse_unread
+from primus_search.models.build import VOCAB_MULTIPLE, build_model, vocabulary
 from primus_search.models.families.megatron_hybrid import (
     COMPRESSED_TYPE,
     HYBRID_TYPE,
@@ -33,9 +37,11 @@ from primus_search.models.families.megatron_hybrid import (
     variant_layers,
 )
 from primus_search.models.families.parts import sizes
+from primus_search.models.layer_pattern import per_layer
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import of_megatron
-from primus_search.models.presets import VOCAB_MULTIPLE, build_model, presets, vocabulary, vocabulary_of
+from primus_search.models.presets import presets
+from primus_search.models.tokenizers import vocabulary_of
 from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
 
 PARENT_KEYS = ("extends", "bases", "includes")
@@ -51,19 +57,6 @@ ROOT_FILES = ("language_model.yaml", "primus_megatron_model.yaml")
 def readable_keys() -> tuple[str, ...]:
     """Every key that is read where it applies; a list of its own file, which presets need not load."""
     return tuple(key_table("megatron")["read"])
-
-
-@lru_cache(maxsize=1)
-def setting_keys() -> frozenset[str]:
-    """Every key that makes a candidate or a workload and sizes no model."""
-    from primus_search.files.framework_files import load_framework
-
-    known = known_keys("megatron")
-    spelled = (load_framework(name).spelled for name in ("megatron", "primus", "nemo"))
-    positive = (key for key in known.effects if not key.startswith("no_"))
-    return frozenset(known.read_beside).union(
-        known.renamed, known.translated, (f"no_{key}" for key in positive), *spelled
-    )
 
 
 MODEL_TYPES = ("gpt", "GPT", "encoder_or_decoder", HYBRID_TYPE, COMPRESSED_TYPE)

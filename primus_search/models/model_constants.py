@@ -7,7 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-from primus_search.files.fields import Fields, key_table
+from primus_search.files.fields import Fields
+from primus_search.files.known_keys import key_table
 from primus_search.values.model import Constants
 
 ROPE = ("rope_parameters", "rope_scaling")

@@ -4,9 +4,3 @@ sweep.py reads a sweep file; night_run.py makes one night of it and compares; fi
 causes.py sets changed inputs back one at a time; baseline.py keeps accepted figures with their inputs; night_folder.py
 writes the reports.
 """
-
-from primus_search.nightly.night_folder import default_folder, write_night
-from primus_search.nightly.night_run import Night, run_nightly, update_baseline
-from primus_search.nightly.sweep import NightlySweep, load_sweep
-
-__all__ = ["Night", "NightlySweep", "default_folder", "load_sweep", "run_nightly", "update_baseline", "write_night"]

@@ -23,7 +23,8 @@ from primus_search.files.search_path import FileKind, names
 from primus_search.nightly.figures import Accuracy, ClusterFigures
 from primus_search.space import Axis, ClusterChoice, Constraint, SearchSettings, Space
 from primus_search.values.layout import Layout
-from primus_search.values.machine.cluster import Accelerator, Network
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload

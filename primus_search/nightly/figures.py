@@ -14,8 +14,9 @@ from primus_search.analysis.labels import short
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import first_choices, summary, sweeps
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.first_choices import first_choices, sweeps
+from primus_search.evidence.validate.summary import summary
 from primus_search.exploration import ClusterResult, Options, run_search
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE

@@ -7,11 +7,10 @@ import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from primus_search.analysis.answer import Answer
-from primus_search.analysis.choices import Choice
 from primus_search.analysis.labels import chance, short
 from primus_search.base.units import GB
-from primus_search.cost.projection import FITS
+from primus_search.cost.confidence.fit import FITS
+from primus_search.exploration.answer_values import Answer, Choice
 from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
 

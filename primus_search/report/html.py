@@ -26,14 +26,14 @@ from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory import memories_by_rank
+from primus_search.cost.memory.chunk_memory import memories_by_rank
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.launch import Inexpressible, launch_files
-from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.job import Inexpressible, LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.report.html_columns import PageRows
 from primus_search.schedule import Timeline
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.cost.memo import distinct, in_codes
-from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES
 from primus_search.exploration.run_folder.candidates_file import Kept

@@ -18,8 +18,8 @@ from primus_search.analysis.answer import answer_of
 from primus_search.analysis.labels import between, chance, counted, evidence_of, rests, short
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
+from primus_search.cost.confidence.fit import FIT_THRESHOLD
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.projection import FIT_THRESHOLD
 from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import figures_of

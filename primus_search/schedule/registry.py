@@ -20,9 +20,9 @@ from typing import Any, NotRequired, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+import primus_search.schedule.algorithms as algorithms
 from primus_search.base.errors import ScheduleError
 from primus_search.base.guards.files import table_beside
-from primus_search.schedule import algorithms
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
 from primus_search.schedule.table import Bools, Ints, Placement, Table, rank_of_stage

@@ -13,6 +13,7 @@ from pathlib import Path
 from primus_search.analysis.answer import answered
 from primus_search.base.guards.files import recorded
 from primus_search.base.guards.interrupts import Interrupted
+from primus_search.declare.recorded_space import load_recorded
 from primus_search.exploration.exhaustive.collect import Progress, silent
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.result import SearchResult
@@ -20,7 +21,7 @@ from primus_search.exploration.revalidation import revalidated
 from primus_search.exploration.run_folder.folder import INPUTS, RunFolder, StoreError
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.saved_run import SavedRun, remember
-from primus_search.files.search_path import INDEX, Snapshot, load_recorded
+from primus_search.files.snapshot import INDEX, Snapshot
 from primus_search.space import Space
 
 
@@ -75,7 +76,7 @@ def search(
             raise
         finally:
             if folder is not None:
-                folder.write(result, token_budget=token_budget)
+                folder.write(result if result.answer else answered(result), token_budget=token_budget)
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(SavedRun.of(result, folder.path))
@@ -108,10 +109,10 @@ def keep_inputs(space: Space, folder: Path, baseline: Path | None = None, inputs
         if fingerprint(again) != fingerprint(space):
             return
     if baseline is not None:
-        from primus_search.learning.logged_run import read_job
+        from primus_search.analysis.own_configuration import must_be_readable
 
         with recorded() as texts:
-            read_job(baseline)
+            must_be_readable(baseline)
         beside = {str(path): content for path, content in texts.items()}
         inputs = replace(inputs, texts=dict(sorted((dict(inputs.texts) | beside).items())))
     try:

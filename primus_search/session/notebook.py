@@ -214,15 +214,9 @@ class RankedRow:
 
         Raises InputError for a framework that is not known, Inexpressible where it cannot start the row.
         """
-        from primus_search.files.framework_files import load_framework
-        from primus_search.launch import FORMATS
-        from primus_search.launch.write.launch_files import SLURM, chosen_rows, files_of, write_all
+        from primus_search.analysis.exported_rows import export_rows
 
-        if framework and framework not in FORMATS:
-            raise InputError([Problem("framework", f"{framework!r} is unknown; use one of {', '.join(FORMATS)}")])
-        contract = load_framework(framework) if framework not in ("", SLURM) else None
-        rows = chosen_rows(self._saved, str(self.rank), contract)
-        return write_all(Path(out) if out else self._saved.path / "exports", files_of(self._saved, rows, framework))
+        return export_rows(self._saved, str(self.rank), framework, Path(out) if out else self._saved.path / "exports")
 
     def __repr__(self) -> str:
         from primus_search.analysis.labels import short

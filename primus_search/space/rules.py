@@ -23,7 +23,7 @@ from primus_search.space.types import Constraint
 from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools
 from primus_search.values.knobs import KNOB, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, RecomputeMethod
 from primus_search.values.layout import COUNTED_ENDS
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.framework import Framework, Spelling
 from primus_search.values.model import Mamba2, Model
 

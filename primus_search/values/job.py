@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 
 from primus_search.values.candidates import Candidates, Degrees, degrees
-from primus_search.values.machine.cluster import Accelerator, Cluster, Network
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 from primus_search.values.workload import Workload

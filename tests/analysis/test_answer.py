@@ -18,9 +18,9 @@ from primus_search.analysis.labels import short
 from primus_search.analysis.row_words import in_words
 from primus_search.analysis.why_not import parse_asked
 from primus_search.cli import app
+from primus_search.cost.confidence.fit import AT_RISK, FITS
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import AT_RISK, FITS
 from primus_search.declare import load_space, make_space
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, values_of, word

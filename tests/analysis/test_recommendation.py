@@ -15,9 +15,10 @@ from primus_search.analysis.choices import faster_if_memory_saved
 from primus_search.analysis.explanation import as_data, explain
 from primus_search.analysis.why_not import why_not
 from primus_search.cli import app
+from primus_search.cost.confidence.fit import FIT_THRESHOLD, fit_probability, room_to_fit_bytes
 from primus_search.cost.confidence.uncertainty import TIE, memory_error
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import FIT_THRESHOLD, Projection, fit_probability, room_to_fit_bytes
+from primus_search.cost.projection import Projection
 from primus_search.declare import load_space
 from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RUN, TRACED, RankingTable

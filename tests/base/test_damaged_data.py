@@ -9,7 +9,7 @@ import pytest
 
 from primus_search.base.errors import UNREADABLE, InputError, readable
 from primus_search.declare.record_table import read_records
-from primus_search.files.search_path import FOLDER, INDEX, Snapshot
+from primus_search.files.snapshot import FOLDER, INDEX, Snapshot
 from primus_search.learning.logs.mlperf import observe
 from primus_search.learning.transcript import Transcript
 

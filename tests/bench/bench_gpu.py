@@ -148,7 +148,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
 
     Writes the hardware file with the laws and the table beside the sweep.
     """
-    from primus_search.cost.replicas import bytes_per_param
+    from primus_search.cost.laws.optimizer import bytes_per_param
     from primus_search.files.evidence_files import read_tables
     from primus_search.files.hardware_files import load_hardware, load_stack
     from primus_search.measure.calibrate.hardware_edits import with_fitted, with_tables

@@ -9,8 +9,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from primus_search.evidence.published import measured_table, validated
-from primus_search.evidence.validate.score_runs import ScoredRun, first_choices, sweeps
+from primus_search.evidence.published.convert import measured_table, validated
+from primus_search.evidence.validate.first_choices import first_choices, sweeps
+from primus_search.evidence.validate.score_runs import ScoredRun
 from tools.fit.training_run import left_out_rates
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -24,8 +24,8 @@ import numpy as np
 import pandas as pd
 
 from primus_search.base.cores import one_blas_thread
-from primus_search.cost.projection import FITS, OUT_OF_MEMORY
-from primus_search.evidence.published import measured_table
+from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY
+from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.files.hardware_files import load_stack
 from primus_search.files.search_path import FileKind, shipped

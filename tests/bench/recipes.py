@@ -31,8 +31,8 @@ import numpy as np
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.cost.confidence.uncertainty import site_ratio
 from primus_search.declare import make_space
-from primus_search.evidence.published import measured_table
-from primus_search.evidence.published.parts_of_run import stack_file
+from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.published.run_machine import stack_file
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.exploration.funnel import Options, run_search
 from primus_search.space import Enumerator, Space

@@ -17,7 +17,7 @@ from primus_search.cost.laws.collectives import (
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.files.hardware_files import load_hardware, on_gpus
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 
 H100 = load_hardware("h100").network
 MI355X = load_hardware("mi355x").network

@@ -11,7 +11,8 @@ from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Cluster, Range, Ranges
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.ranges import Range, Ranges
 from primus_search.values.workload import Workload
 
 MODEL = load_model("llama3_70b")

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import Share, memory_by_rank
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.memory.logits import head_memory
+from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.files.hardware_files import load_stack
 from primus_search.values.candidates import Candidates, Recompute, Sharding

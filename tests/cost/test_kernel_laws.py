@@ -12,7 +12,7 @@ from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind, names
 from primus_search.values.candidates import Fp8, GroupedGemm
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.model.mixer import attended_tokens
 
 DEVICES = {name: load_hardware(name).accelerator for name in names(FileKind.HARDWARE)}

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from primus_search.base.units import GB
-from primus_search.cost.memory import MemoryTable, Share, memory_by_rank, saved_tensors
+from primus_search.cost.memory.activations import saved_tensors
+from primus_search.cost.memory.chunk_memory import MemoryTable, memory_by_rank
+from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job

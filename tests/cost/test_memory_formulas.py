@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from primus_search.base.units import GB, GIB
-from primus_search.cost.memory import MemoryTable, Share, fit_probability, memory_by_rank, saved_tensors
-from primus_search.cost.memory.activations import kept_by_operation
-from primus_search.cost.memory.rank_moments import held_microbatches
+from primus_search.cost.confidence.fit import fit_probability
+from primus_search.cost.memory.activations import kept_by_operation, saved_tensors
+from primus_search.cost.memory.chunk_memory import MemoryTable, memory_by_rank
+from primus_search.cost.memory.held_microbatches import held_microbatches
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job

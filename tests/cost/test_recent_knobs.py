@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.cost.laws.optimizer import host_update_s, newton_schulz_s
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.share import Share
 from primus_search.cost.project import Projector
-from primus_search.cost.replicas import host_update_s, newton_schulz_s
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, DispatchBackend, Fp8, Optimizer, Recompute, Sharding

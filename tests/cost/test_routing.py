@@ -15,7 +15,7 @@ from primus_search.cost.parts.layer import expert_operations
 from primus_search.cost.parts.operations import GroupedLinear, Module, Part, tally
 from primus_search.cost.parts.routing import permuted_rows
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean, destinations_of, distinct_destinations
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8, GroupedGemm

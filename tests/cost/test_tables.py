@@ -21,7 +21,7 @@ from primus_search.measure.device.device_table import COLUMNS
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import KernelTable
+from primus_search.values.machine.kernel_tables import KernelTable
 from primus_search.values.workload import Workload
 
 HEADER = ",".join(COLUMNS)

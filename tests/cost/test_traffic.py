@@ -16,13 +16,15 @@ from primus_search.cost.laws.collectives import (
 from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
-from primus_search.cost.traffic.data_parallel import DataParallel, data_parallel, sharded_layer
+from primus_search.cost.traffic.data_parallel import DataParallel, data_parallel
 from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.sharded_weights import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates, CpComm, Fp8, Sharding, degrees
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Cluster, Network
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack, with_numbers
 from primus_search.values.model import LayerKind, MixtureOfExperts, Model
 from primus_search.values.workload import Workload

@@ -8,8 +8,8 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.declare.record_table import read_records, write_records
-from primus_search.evidence.published import measured_table, validated
-from primus_search.evidence.validate.score_runs import summary
+from primus_search.evidence.published.convert import measured_table, validated
+from primus_search.evidence.validate.summary import summary
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
 FEW = {

@@ -20,8 +20,8 @@ from primus_search.exploration import Options, run_search
 from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.framework_files import load_framework
-from primus_search.launch import launch_files
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.space import Axis, Enumerator
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB

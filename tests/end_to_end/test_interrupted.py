@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from primus_search.analysis.answer import answered
 from primus_search.base.errors import InputError
 from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
@@ -235,7 +236,7 @@ def test_a_journal_that_cannot_be_written_does_not_end_the_search(
     folder = RunFolder.open(tmp_path, resume=False)
     result = run_search(space_of(1), Options(folder=folder, keep=KEEP, workers=1))
     monkeypatch.undo()
-    folder.write(result)
+    folder.write(answered(result))
     folder.close()
     assert result.exact and disk.calls == 5
     assert result.notes == (

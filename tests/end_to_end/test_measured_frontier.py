@@ -13,14 +13,15 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.answer import decide
 from primus_search.cli import app
 from primus_search.cost.projection import Projection
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.ranking_table import MEASURED, PROJECTED, TRACED, RankingTable
-from primus_search.exploration.revalidation import top_up
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.exploration.top_up import top_up
 from primus_search.measure import revalidate as measuring
 from primus_search.measure.revalidate import Revalidation
 from primus_search.report.frontier_text import print_saved_frontier
@@ -59,7 +60,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavedRun:
     """A run measured on that device later, as `bench` does."""
     folder = make_run(tmp_path, model="tiny", workload=WORKLOAD)
     monkeypatch.setattr(measuring, "revalidate", on_a_device)
-    top_up(folder, device="cuda", top_k=4, seconds=1.0)
+    top_up(folder, device="cuda", top_k=4, seconds=1.0, decide=decide)
     return SavedRun.open(folder)
 
 
@@ -151,7 +152,7 @@ def test_a_disk_that_is_full_leaves_the_run_as_it_was(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(StoreError, match="what was measured could not be written: No space left on device"):
-        top_up(folder, device="cuda", top_k=4, seconds=1.0)
+        top_up(folder, device="cuda", top_k=4, seconds=1.0, decide=decide)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
+from primus_search.analysis.answer import answered
 from primus_search.base.errors import InputError, NothingFits
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
@@ -128,7 +129,7 @@ def searched(space: Space, folder: Path, **options: Any) -> SearchResult:
     opened = RunFolder.open(folder, resume=options.get("resume", False))
     try:
         result = run_search(space, Options(folder=opened, keep=options.pop("keep", 200), **options))
-        opened.write(result)
+        opened.write(answered(result))
     finally:
         opened.close()
     return result

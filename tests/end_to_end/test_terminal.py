@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from primus_search.analysis.glossary import TERMS, explain_word
 from primus_search.analysis.labels import between, chance, evidence_of, short
 from primus_search.cli import app
+from primus_search.cost.confidence.fit import fit_verdict
 from primus_search.cost.confidence.uncertainty import TIE
-from primus_search.cost.memory import fit_verdict
 from primus_search.exploration.run_folder.saved_run import SavedRun
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,8 @@ from primus_search.exploration.run_folder import resolved, saved_run
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, read_resolved, resolved_bytes
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.files.search_path import FileKind, Snapshot, names
+from primus_search.files.search_path import FileKind, names
+from primus_search.files.snapshot import Snapshot
 
 DATA = Path(__file__).parent / "data"
 RELEASES = sorted(path.name.removeprefix("run_of_").removesuffix(".tar.xz") for path in DATA.glob("run_of_*"))

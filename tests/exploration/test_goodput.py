@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from primus_search import load_cluster, load_model
-from primus_search.exploration.scaling_table import checkpoint_bytes, goodput
+from primus_search.exploration.goodput import checkpoint_bytes, goodput
 from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.files.hardware_files import load_hardware, load_stack, read_stack
 from primus_search.files.search_path import FileKind, names
 from primus_search.files.source import read

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primus_search.base.errors import InputError
-from primus_search.files.fields import layer_pattern
 from primus_search.files.source import did_you_mean, parse, read
+from primus_search.models.layer_pattern import layer_pattern
 
 
 def message(text: str) -> str:

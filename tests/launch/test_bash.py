@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.launch.read.megatron import settings_in
+from primus_search.launch.read.script_arguments import settings_in
 from primus_search.launch.script.bash import followed
 from primus_search.launch.world import World, nodes_of
 

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.exported_rows import ranks_of
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import load_space, make_space
 from primus_search.files.framework_files import framework_names, load_framework
 from primus_search.files.hardware_files import load_cluster
 from primus_search.files.source import parse
-from primus_search.launch import Inexpressible, launch_files
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import canonical, group_size
-from primus_search.launch.write.job import LaunchJob
-from primus_search.launch.write.launch_files import ranks_of
-from primus_search.launch.write.torchtitan import model_file
-from primus_search.models.presets import load_preset, shape
+from primus_search.launch.write.job import Inexpressible, LaunchJob
+from primus_search.launch.write.launch_files import launch_files
+from primus_search.launch.write.torchtitan_model import model_file
+from primus_search.models.presets import load_preset
 from primus_search.space import Space
 from primus_search.space.auto import auto_values
 from primus_search.values.candidates import Candidates
@@ -34,6 +34,7 @@ from primus_search.values.knobs import KNOBS, DispatchBackend, Kind, Scope
 from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.state_formats import is_stacks_own
+from primus_search.values.model.shape import shape
 from primus_search.values.workload import Workload
 from tests.support.launched import CLIENTS, MISSING, jobs, verdicts, verdicts_of
 

@@ -12,8 +12,8 @@ import pytest
 from primus_search.cost.memory.parameters import embedding_state, layer_state, mtp_state
 from primus_search.cost.memory.share import Share
 from primus_search.declare import make_space
-from primus_search.launch import launch_files
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from tests.support.launched import CLIENTS, MISSING, jobs
 
 pytestmark = pytest.mark.skipif(CLIENTS is None, reason=MISSING)

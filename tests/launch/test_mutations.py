@@ -14,10 +14,10 @@ import yaml
 
 from primus_search.base.errors import InputError
 from primus_search.declare import make_space
-from primus_search.files.fields import known_keys
 from primus_search.files.framework_files import load_framework
-from primus_search.launch import launch_files
+from primus_search.files.known_keys import known_keys
 from primus_search.launch.read.experiments import is_experiment, read_experiment
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.values.machine.framework import Framework
 from tests.support.launched import CLIENTS, MISSING, jobs
 from tools.setting_verdicts import verdict

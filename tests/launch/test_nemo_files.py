@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from primus_search.declare import make_space
-from primus_search.launch import launch_files
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from tests.support.launched import jobs
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")

@@ -10,10 +10,11 @@ import tomli_w
 
 from primus_search.base.errors import InputError
 from primus_search.files.framework_files import load_framework
-from primus_search.launch.experiment_space import fewest_nodes, space_of, start
+from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read import torchtitan as reading
 from primus_search.launch.read.experiments import is_experiment, read_experiment
 from primus_search.launch.write import shell, torchtitan
+from primus_search.learning.started_experiment import fewest_nodes, start
 from primus_search.models.megatron_yaml import readable_keys
 from primus_search.models.model_files import load_model
 from primus_search.space import Enumerator

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from primus_search.declare import make_space
-from primus_search.launch import launch_files
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import canonical
 from primus_search.launch.write.job import LaunchJob
-from primus_search.models.presets import shape
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.values.layout import Layout
 from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.model import Model
+from primus_search.values.model.shape import shape
 from tests.support.launched import jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml"}

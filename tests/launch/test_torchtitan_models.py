@@ -16,12 +16,13 @@ import pytest
 
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
-from primus_search.launch import Inexpressible
-from primus_search.launch.read.torchtitan import model_of, model_of_module
-from primus_search.launch.write.job import LaunchJob, unsaid_constants
-from primus_search.launch.write.torchtitan import CLASSES, MODULE, flavor_of, model_file
-from primus_search.models.presets import load_preset, model_called, presets, shape
+from primus_search.launch.read.torchtitan_models import model_of, model_of_module
+from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
+from primus_search.launch.write.torchtitan_model import CLASSES, MODULE, flavor_of, model_file
+from primus_search.models.presets import load_preset, presets
+from primus_search.models.registered import model_called
 from primus_search.values.model import Model
+from primus_search.values.model.shape import shape
 from tests.support.judges import accepts
 from tests.support.launched import CLIENTS, jobs
 
@@ -141,8 +142,8 @@ def test_models_that_torchtitan_does_not_have_are_refused(name: str) -> None:
 
 
 def test_a_custom_model_is_read_from_the_module_beside_its_job_file(tmp_path: Path) -> None:
-    from primus_search.launch import launch_files
     from primus_search.launch.read.experiments import read_experiment
+    from primus_search.launch.write.launch_files import launch_files
 
     model = replace(load_preset("llama3.1_8b").model, num_layers=12, moe_layers=(), windows=(), name="own")
     job = job_of(model)

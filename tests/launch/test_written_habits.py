@@ -3,8 +3,8 @@
 import pytest
 
 from primus_search.declare import make_space
-from primus_search.launch import launch_files
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.space import Space
 from tests.support.launched import jobs
 

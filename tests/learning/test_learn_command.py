@@ -8,11 +8,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from primus_search.analysis.answer import decide
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import load_space
 from primus_search.declare.record_table import read_records
-from primus_search.exploration.revalidation import top_up
+from primus_search.exploration.top_up import top_up
 from primus_search.session.complete_search import search
 from tests.support.written_logs import LOGS, STEP_S
 
@@ -209,6 +210,6 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
 
     for original in into.glob("mine.*"):  # the run folder keeps both files of the stack
         original.unlink()
-    measured, notes = top_up(tmp_path / "run", device="trace", top_k=1, seconds=1.0)
+    measured, notes = top_up(tmp_path / "run", device="trace", top_k=1, seconds=1.0, decide=decide)
     assert measured.row(row)["tokens_per_s_per_gpu"] == found["tokens_per_s_per_gpu"]
     assert measured.time_evidence[row] == "run" and any("run before" in note for note in notes)

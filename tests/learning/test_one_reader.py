@@ -8,9 +8,10 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.files.hardware_files import load_stack
-from primus_search.launch.experiment_space import start
-from primus_search.learning.logged_run import SaidBeside, measured_run, read_job, with_assumptions
+from primus_search.learning.logged_job import read_job, with_assumptions
+from primus_search.learning.logged_run import SaidBeside, measured_run
 from primus_search.learning.readers import read_log
+from primus_search.learning.started_experiment import start
 
 FOLDER = Path(os.environ.get("PRIMUS_SEARCH_LOGS", "../shared/logs"))
 LOGS = sorted(FOLDER.glob("*.log"))

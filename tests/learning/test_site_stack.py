@@ -30,7 +30,8 @@ from primus_search.learning.posterior import (
     rows_of,
     update,
 )
-from primus_search.learning.site_stack import SiteStack, learn_stack, stack_yaml, suggested_by, variant_habits
+from primus_search.learning.site_stack import SiteStack, learn_stack, suggested_by, variant_habits
+from primus_search.learning.stack_text import stack_yaml
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.machine.stack import OwnRun, Stack, number_of, with_numbers

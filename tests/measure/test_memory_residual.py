@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import MemoryTable
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.memory_residual import (
     Residual,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from primus_search.cost.memory import Share, layer_activations
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_stack
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.fused_operations import MissingKernelError

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from primus_search.cost.memory import fit_verdict
+from primus_search.cost.confidence.fit import fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.stage import MeasuredLayers, PieceSeconds, key_of
 from primus_search.files.hardware_files import load_cluster

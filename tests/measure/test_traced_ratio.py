@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from primus_search.cost.memory import Share, layer_activations
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.measure.memory_residual import activation_ratio, as_traced
 from primus_search.models.model_files import load_model

@@ -26,7 +26,7 @@ from primus_search.nightly.baseline import (
 from primus_search.nightly.figures import Accuracy, figures_of, hypervolume, moved_most, work_of
 from primus_search.nightly.night_run import Night, compare
 from primus_search.nightly.sweep import NightlySweep, Tolerances
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 
 SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from primus_search.cost.projection import FITS
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import ScoredRun, duplicate_weights
+from primus_search.cost.confidence.fit import FITS
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun
+from primus_search.evidence.validate.scores import duplicate_weights
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).

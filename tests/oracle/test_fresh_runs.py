@@ -16,20 +16,12 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
+from primus_search.cost.confidence.fit import DEVIATIONS_TO_END, FIT_THRESHOLD
 from primus_search.cost.confidence.uncertainty import memory_error
-from primus_search.cost.projection import DEVIATIONS_TO_END, FIT_THRESHOLD
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import (
-    ScoredRun,
-    Validation,
-    are_inside,
-    coverage,
-    duplicate_weights,
-    groups,
-    memory_summary,
-    score,
-    summary,
-)
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, Validation
+from primus_search.evidence.validate.scores import duplicate_weights, score
+from primus_search.evidence.validate.summary import are_inside, coverage, groups, memory_summary, summary
 from tools.fit.training_run import left_out_rates
 
 DATA = Path(__file__).parent / "data"

@@ -13,9 +13,10 @@ import pytest
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.files.hardware_files import load_hardware
-from primus_search.measure.calibrate.points import Direction, KernelKind, Point, PointTable, read_points
+from primus_search.measure.calibrate.point_laws import PointTable
+from primus_search.measure.calibrate.points import Direction, KernelKind, Point, read_points
 from primus_search.values.candidates import Fp8
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 
 DATA = Path(__file__).parent / "data"
 POINTS = read_points(DATA / "kernel_points.csv")

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.memory import MemoryTable, fit_probability
+from primus_search.cost.confidence.fit import fit_probability
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.projection import Memory
-from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

@@ -11,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import ScoredRun, Validation, quantile, summary
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, Validation
+from primus_search.evidence.validate.scores import quantile
+from primus_search.evidence.validate.summary import summary
 
 DATA = Path(__file__).parent / "data" / "training_runs.csv"
 UNSEEN = Path(__file__).parent / "data" / "unseen_runs.csv"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import ScoredRun, duplicate_weights, score
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun
+from primus_search.evidence.validate.scores import duplicate_weights, score
 
 DATA = Path(__file__).parent / "data"
 # Reserved memory of the first iteration, before the optimizer state exists: not the peak (see its notes).

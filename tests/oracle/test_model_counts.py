@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.models.families import FAMILIES, TEXT_OF
+from primus_search.models.families.family_table import FAMILIES, TEXT_OF
 from primus_search.models.model_files import load_model
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "models"

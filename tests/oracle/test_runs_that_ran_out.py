@@ -8,9 +8,10 @@ favour of fitting). One number was fitted to these: what Megatron-DeepSpeed of 2
 from functools import lru_cache
 from pathlib import Path
 
-from primus_search.cost.projection import FITS, OUT_OF_MEMORY
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import ScoredRun, Validation, memory_summary
+from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun, Validation
+from primus_search.evidence.validate.summary import memory_summary
 
 DATA = Path(__file__).parent / "data" / "oom_runs.csv"
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import Share
 from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.price import element_scale
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
 from primus_search.models.model_files import load_model

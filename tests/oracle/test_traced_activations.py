@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.memory import Share, layer_activations
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_stack
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import trace_layer

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from primus_search.cost.memory import Share, layer_activations
+from primus_search.cost.memory.activations import layer_activations
+from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.measure.memory_residual import activation_ratio
 from primus_search.measure.modules.layers import Embedding, OutputHead, without_module

@@ -9,10 +9,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from primus_search.cost.memory import MemoryTable
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Cluster, Footprint
+from primus_search.values.machine.accelerator import Footprint
+from primus_search.values.machine.cluster import Cluster
 from tools.truth.case_space import WORKLOAD, legal
 
 TRUTH = Path(__file__).resolve().parents[2] / "results" / "measurements" / "truth.json"

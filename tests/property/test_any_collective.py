@@ -19,7 +19,7 @@ from primus_search.cost.laws.collectives import (
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Floats
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 
 
 def dispatch_256_s(network: Network, message_bytes: Floats, group: Group) -> Floats:

@@ -10,9 +10,9 @@ import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
 from primus_search.base.errors import InputError
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.evidence.published.run_table import NUMBERS, WORDS
-from primus_search.evidence.validate.score_runs import summary
+from primus_search.evidence.validate.summary import summary
 
 DATA = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 with DATA.open(newline="", encoding="utf-8") as file:

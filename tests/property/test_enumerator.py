@@ -23,7 +23,7 @@ from primus_search.values.candidates import (
 from primus_search.values.knobs import StateFormat
 from primus_search.values.knobs.values import Optimizer
 from primus_search.values.layout import BALANCED, EVEN, Layout, layout_string
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "tp": (1, 2, 3, 4, 8, 16),

@@ -23,8 +23,8 @@ from primus_search.declare.record_table import read_records, write_records
 from primus_search.exploration.run_folder.folder import csv_bytes, default_folder
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.source import parse, written
-from primus_search.launch import launch_files
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.learning.readers import plain
 from primus_search.nightly import night_folder as night_page
 from primus_search.nightly.baseline import Baseline, BaselineState, Reason

@@ -10,9 +10,11 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.values import LARGEST, finite_number, whole_number
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.files.hardware_files import load_stack
-from primus_search.learning.logged_run import SaidBeside, measured_run, read_files, read_job
+from primus_search.learning.collected_runs import read_files
+from primus_search.learning.logged_job import read_job
+from primus_search.learning.logged_run import SaidBeside, measured_run
 from tests.support.written_logs import LOGS
 
 HOSTILE = (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_search.cost.memory import MemoryTable, memory_by_rank
-from primus_search.cost.memory.rank_moments import held_microbatches, telling_microbatches
+from primus_search.cost.memory.chunk_memory import MemoryTable, memory_by_rank
+from primus_search.cost.memory.held_microbatches import held_microbatches, telling_microbatches
 from primus_search.values.candidates import Candidates, Fp8, PipelineOrder, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, Knob

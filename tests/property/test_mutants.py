@@ -29,9 +29,9 @@ from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.files.hardware_files import load_cluster, load_hardware, load_stack
-from primus_search.launch import launch_files
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.learning.readers import read_log
-from primus_search.models.families import FAMILIES
+from primus_search.models.families.family_table import FAMILIES
 from primus_search.models.model_files import load_model
 from primus_search.nightly.sweep import load_sweep
 from primus_search.session.complete_search import keep_inputs

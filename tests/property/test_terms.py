@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from primus_search.cost.memory import MemoryTable
+from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.pipeline import hop_facts
 from primus_search.cost.project import HOP_READS, LAYER_READS, REPLICA_READS, SHAPE_READS, Projector, Terms
 from primus_search.cost.replicas import replica_terms

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
+from primus_search.analysis.answer import answered
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.exhaustive import evaluate, task_plan
@@ -233,7 +234,7 @@ def finished_here(run: Run, **options: Any) -> None:
     folder = RunFolder.open(run.folder, resume=bool(options.get("resume")))
     try:
         with small_tasks():
-            folder.write(run_search(load_space(run.space), Options(keep=KEEP, folder=folder, **options)))
+            folder.write(answered(run_search(load_space(run.space), Options(keep=KEEP, folder=folder, **options))))
     finally:
         folder.close()
 

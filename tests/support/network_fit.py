@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 from primus_search.cost.laws.collectives import Group, dispatch_s
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.values.candidates import Bools, Floats
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 from tools.fit.write_ranges import BENCHMARK_EXPERTS, BENCHMARK_TOP_K, RINGS, Points
 
 # Fields that points can tell, with their bounds.

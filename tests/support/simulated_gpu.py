@@ -27,7 +27,7 @@ from primus_search.measure.device.timing import ClockReading
 from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
 from primus_search.measure.modules import attention_modules, products
 from primus_search.values.candidates import Fp8, GroupedGemm
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from tests.support.attention_kernel import count_attention
 
 count_attention()

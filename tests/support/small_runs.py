@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from primus_search.analysis.answer import answered
 from primus_search.declare import load_space
 from primus_search.exploration import Options, RunFolder, run_search
 
@@ -43,7 +44,7 @@ def make_run(folder: Path, *, keep: int = 5000, **changes: Any) -> Path:
     source.write_text(yaml.safe_dump(data), encoding="utf-8")
     run = RunFolder.open(folder / "run", resume=False)
     try:
-        run.write(run_search(load_space(source, environ={}), Options(keep=keep, workers=1, folder=run)))
+        run.write(answered(run_search(load_space(source, environ={}), Options(keep=keep, workers=1, folder=run))))
     finally:
         run.close()
     return folder / "run"

@@ -70,7 +70,7 @@ KNOB = {
     "primus_search/space/rules.toml": (None, RULE),
     "primus_search/cost/memory/share.py": (COLUMN, COLUMN + COLUMN.replace("recompute", "toy")),
     "primus_search/cost/memory/parameters.py": (None, FORMULA),
-    "primus_search/launch/read/megatron.py": ('    "spec", ', '    "toy_modules", "spec", '),
+    "primus_search/launch/read/script_arguments.py": ('    "spec", ', '    "toy_modules", "spec", '),
     "hardware/frameworks/megatron.yaml": ("knobs:\n", KEY),
 }
 MOST_FILES = 7

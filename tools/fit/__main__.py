@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from primus_search.cli.validate import show
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
 from tools.fit.own_runs import lines as own_run_lines

@@ -20,8 +20,9 @@ from scipy.special import gammaln
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band, site_band
-from primus_search.evidence.published import measured_table
-from primus_search.evidence.validate.score_runs import duplicate_weights, project_runs, quantile, score
+from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.validate.score_runs import project_runs
+from primus_search.evidence.validate.scores import duplicate_weights, quantile, score
 from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.files.evidence_files import load_sites
 from primus_search.files.source import read

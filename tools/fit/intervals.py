@@ -27,7 +27,8 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.cost.confidence.uncertainty import ASSUMED, UNKNOWN, UNKNOWN_MEMORY, regime
-from primus_search.evidence.validate.score_runs import duplicate_weights, project_runs, quantile
+from primus_search.evidence.validate.score_runs import project_runs
+from primus_search.evidence.validate.scores import duplicate_weights, quantile
 from primus_search.values.candidates import Bools, Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.supposed_software import made_with, stack_without_source

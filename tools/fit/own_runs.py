@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.base.cores import spread
-from primus_search.evidence.validate.score_runs import Score, duplicate_weights, project_runs, score
+from primus_search.evidence.validate.score_runs import project_runs
+from primus_search.evidence.validate.scores import Score, duplicate_weights, score
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import Evidence, evidence_of, log_rates, reference_of
 from primus_search.learning.site_stack import learn_stack, suggested_by

@@ -10,7 +10,7 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import ASSUMED
 from primus_search.evidence.published.convert import NONE, converted, overrides_beside
-from primus_search.evidence.published.parts_of_run import build_hardware, inferred_stack, stack_file
+from primus_search.evidence.published.run_machine import build_hardware, inferred_stack, stack_file
 from primus_search.evidence.published.run_table import PublishedRun, is_published, read_rows
 from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.framework_files import DEFAULT_BY_VENDOR
@@ -18,7 +18,7 @@ from primus_search.files.hardware_files import load_cluster
 from primus_search.files.word_rules import vocabulary
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import log_rates
-from primus_search.learning.site_stack import usual
+from primus_search.learning.usual_jobs import usual
 from primus_search.values.measured_run import MeasuredRun
 
 WITHOUT_RUNS: tuple[str, ...] = tuple(vocabulary("stacks")["without_runs"])

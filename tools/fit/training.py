@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.field_paths import with_column
 from primus_search.cost.project import Projector
-from primus_search.evidence.published.parts_of_run import stack_file
+from primus_search.evidence.published.run_machine import stack_file
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF, number_of
 from primus_search.values.measured_run import MeasuredRun

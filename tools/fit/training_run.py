@@ -18,8 +18,9 @@ import numpy as np
 from primus_search.base.cores import one_blas_thread
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import band
-from primus_search.evidence.published import measured_table
-from primus_search.evidence.validate.score_runs import Refitted, duplicate_weights, score
+from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.validate.score_runs import Refitted
+from primus_search.evidence.validate.scores import duplicate_weights, score
 from primus_search.files.search_path import FileKind, names
 from primus_search.measure.calibrate.hardware_edits import SECTION
 from primus_search.values.candidates import Floats

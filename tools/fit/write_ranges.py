@@ -32,7 +32,7 @@ from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shap
 from primus_search.cost.laws import collectives
 from primus_search.cost.laws.collectives import Group
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.evidence.published import validated
+from primus_search.evidence.published.convert import validated
 from primus_search.evidence.validate.score_runs import ScoredRun
 from primus_search.files.evidence_files import COLUMNS, RUNS
 from primus_search.files.hardware_files import load_hardware
@@ -40,7 +40,9 @@ from primus_search.files.search_path import FileKind as Place
 from primus_search.files.search_path import names
 from primus_search.measure.calibrate.points import KernelKind, Point, read_points, rows_of
 from primus_search.values.candidates import Floats, Fp8, Ints
-from primus_search.values.machine.cluster import GROUPED, Network, Range, Ranges
+from primus_search.values.machine.kernel_tables import GROUPED
+from primus_search.values.machine.network import Network
+from primus_search.values.machine.ranges import Range, Ranges
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import left_out_rates

@@ -21,7 +21,8 @@ from primus_search.cost.parts.mixer_operations import attention_family, unmeasur
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import CAPACITY, GROUPED, Range, Ranges, Tables
+from primus_search.values.machine.kernel_tables import GROUPED, Tables
+from primus_search.values.machine.ranges import CAPACITY, Range, Ranges
 from primus_search.values.model import LayerKind
 
 ENOUGH = 0.9

@@ -28,9 +28,10 @@ from enum import StrEnum
 
 import numpy as np
 
+from primus_search.cost.confidence.fit import fit_probability
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
-from primus_search.cost.projection import Projection, fit_probability
+from primus_search.cost.projection import Projection
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster

@@ -25,7 +25,7 @@ from primus_search.cost.laws.gemm import GemmPass, tiled_s
 from primus_search.cost.laws.measured_correction import measured_over_law
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.values.candidates import Floats, Fp8
-from primus_search.values.machine.cluster import Accelerator, AttentionKernel
+from primus_search.values.machine.accelerator import Accelerator, AttentionKernel
 
 UNFUSED = "unfused"
 

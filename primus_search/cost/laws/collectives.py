@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from primus_search.cost.laws.measured_correction import measured_over_law
 from primus_search.values.candidates import Floats, Ints
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 
 
 @dataclass(frozen=True, slots=True)

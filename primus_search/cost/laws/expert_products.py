@@ -17,7 +17,8 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, operand_bytes, tiled_s
 from primus_search.cost.laws.measured_correction import corrected
 from primus_search.values.candidates import Floats, Fp8, GroupedGemm
-from primus_search.values.machine.cluster import GROUPED, Accelerator
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.kernel_tables import GROUPED
 from primus_search.values.machine.stack import Stack
 
 LINE_BYTES = 128.0

@@ -23,7 +23,7 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.measured_correction import corrected
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.values.candidates import Bools, Floats, Fp8
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 
 
 class GemmPass(IntEnum):

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.values.candidates import Floats, Fp8
-from primus_search.values.machine.cluster import KernelTable, Tables
+from primus_search.values.machine.kernel_tables import KernelTable, Tables
 
 SHARPNESS = 4.0
 LEAST_REACH = 1.0  # octaves

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from primus_search.values.candidates import Floats
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 
 
 class Stream(IntEnum):

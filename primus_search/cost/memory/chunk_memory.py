@@ -15,19 +15,10 @@ import numpy as np
 
 from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.buffers import context_bytes
+from primus_search.cost.memory.device_context import context_bytes
+from primus_search.cost.memory.pipeline_moments import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
-from primus_search.cost.memory.rank_moments import (
-    Pipeline,
-    PipelineMoments,
-    Relief,
-    Units,
-    memory_kinds,
-    moment_columns,
-    pipeline_of,
-    rank_moments,
-    relief_of,
-)
+from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
 from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import layer_activations, seen
-from primus_search.cost.memory.logits import head_memory, head_weight_gradient, tower_state, towers_kept
+from primus_search.cost.memory.logits import head_memory, head_weight_gradient
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
     ModelState,
@@ -20,6 +20,7 @@ from primus_search.cost.memory.parameters import (
 )
 from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
+from primus_search.cost.memory.tower_memory import tower_state, towers_kept
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model

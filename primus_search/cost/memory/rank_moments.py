@@ -4,20 +4,6 @@ Memory of a rank at a moment is a sum of products, units times bytes per unit. T
 and recompute (this module); the bytes from degrees, precision and micro-batch (`parameters`, `activations`, ...). All
 bytes are at least 0, so a moment whose units another moment equals or exceeds everywhere can never be the worst: it
 is dropped here, once per pipeline shape, and a handful of moments per shape remain however many stages there are.
-
-Which micro-batches a pipeline rank holds, at every moment that could be its worst: from the schedule's own order.
-
-At each pass a rank holds, per chunk, `live` micro-batches (forward done, backward not) and `waiting` ones (input
-gradient done, weight gradient not). Only moments no other moment of the rank exceeds in everything are kept; for 1F1B
-that is one per rank: p - r micro-batches.
-
-    >>> held_microbatches(PipelineOrder("1f1b", pp=4), 8).live[0]
-    array([4.])
-
-Pipelines as memory sees them: numbers for those that differ in what their ranks hold, and the moments of each.
-
-Two candidates share a number when schedule, stages, layout, relief of layers and the micro-batches that tell peaks
-apart agree. New pipelines of one order are walked through together, however many settings of recompute they have.
 """
 
 from dataclasses import dataclass
@@ -27,75 +13,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.errors import ScheduleError
-from primus_search.cost.memo import Canonical, KeyNumbers, Rows, WordNumbers, alike, distinct
-from primus_search.values.candidates import Candidates, Columns, Floats, Ints, PipelineOrder, Recompute, RecomputeMethod
-from primus_search.values.job import Job
+from primus_search.cost.memory.held_microbatches import HeldMicrobatches, held_microbatches
+from primus_search.values.candidates import Columns, Floats, PipelineOrder, RecomputeMethod
 from primus_search.values.layout import Layout, StageLayers, dealt_layers
 from primus_search.values.model import LayerKind, Model
-
-STEADY_ROUNDS = 4
-"""Micro-batches per stage after which a fixed pattern holds no more than before: it repeats itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeldMicrobatches:
-    """Moments of all ranks, one rank after the other: those of rank r are first[r] .. first[r + 1].
-
-    stages    (ranks, chunks) virtual stages of each rank      live, waiting  (moments, chunks) micro-batches
-    backward  (moments,) index of the chunk that runs backward, -1 where no backward runs at that moment
-    """
-
-    first: NDArray[np.int64]
-    stages: NDArray[np.int64]
-    live: Floats
-    waiting: Floats
-    backward: NDArray[np.int64]
-
-
-@lru_cache(maxsize=65536)
-def telling_microbatches(order: PipelineOrder, microbatches: int) -> int:
-    """The fewest micro-batches with the same peaks: what tells pipelines apart in memory.
-
-    A fixed pattern repeats itself after a few rounds, unless it holds all micro-batches at once (GPipe). An order that
-    is searched for may differ with every number, so none is left out.
-    """
-    from primus_search.schedule import algorithm, peak_activations_for
-
-    few = min(microbatches, STEADY_ROUNDS * max(order.pp, order.group))
-    if order.pp == 1 or few == microbatches or order.schedule == "1f1b":
-        return 1 if order.pp == 1 else few
-    chosen = algorithm(order.schedule, order.launcher)
-    # Launchers cut other numbers than multiples of the stages into other groups.
-    is_regular = not chosen.cost_aware and not (chosen.launchers and microbatches % order.pp)
-    if not is_regular or float(peak_activations_for(order, few).max()) >= few:
-        return microbatches
-    return few
-
-
-@lru_cache(maxsize=1 << 12)
-def held_microbatches(order: PipelineOrder, microbatches: int) -> HeldMicrobatches:
-    """The worst moments of every rank. Raises `ScheduleError` where the schedule cannot serve this shape."""
-    from primus_search.schedule import order_for
-
-    pp = order.pp
-    if pp == 1 or (order.schedule == "1f1b" and order.vpp == 1):
-        ranks = np.arange(pp)
-        live = np.minimum(pp - ranks, microbatches).astype(np.float64)
-        return HeldMicrobatches(
-            first=np.arange(pp + 1), stages=ranks[:, None], live=live[:, None], waiting=np.zeros((pp, 1)),
-            backward=np.zeros(pp, dtype=np.int64),
-        )  # fmt: skip
-    from primus_search.cost.memory.memory_kernels import highest_of_ranks
-
-    table = order_for(order, microbatches)
-    first, stages, found = highest_of_ranks(table.offsets, table.kind, table.stage, table.rank_of_stage)
-    chunks = stages.shape[1]
-    return HeldMicrobatches(
-        first=first, stages=stages, live=found[:, :chunks].astype(np.float64),
-        waiting=found[:, chunks:-1].astype(np.float64), backward=found[:, -1].copy(),
-    )  # fmt: skip
-
 
 STATE_UNITS = (
     "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
@@ -268,85 +189,3 @@ def _most_live(held: HeldMicrobatches, layers: StageLayers) -> Floats:
             both = held.live[begin:end] + held.waiting[begin:end]
             most[rank] = (both * layers.has_embedding[stages[rank]]).sum(axis=1).max()
     return most
-
-
-NEVER = 1e15
-"""Layers, micro-batches, ... of a pipeline that cannot run: finite, and more than any device holds."""
-
-
-def relief_of(c: Candidates) -> Relief:
-    """What every row recomputes and offloads."""
-    is_full = (c.recompute & int(Recompute.FULL)) != 0
-    return Relief.of(is_full, c.recompute_method, c.recompute_num_layers, c.offload_layers)
-
-
-def pipeline_of(job: Job, c: Candidates, row: int, microbatches: int) -> Pipeline:
-    """The pipeline of a row; micro-batches beyond what changes a peak are not told apart."""
-    order = c.order(row, job.launcher)
-    return Pipeline(order, telling_microbatches(order, microbatches), c.layouts[int(c.pipeline_layout[row])])
-
-
-def moment_columns(c: Candidates, microbatches: Ints, words: WordNumbers) -> Canonical:
-    """Columns that are equal where two rows hold the same at every moment of their pipelines."""
-    is_full = (c.recompute & int(Recompute.FULL)) != 0
-    recompute = is_full * (1 + c.recompute_method + 2 * c.recompute_num_layers)
-    relief = {"recompute": recompute, "recompute_method": None, "recompute_num_layers": None}
-    return {**words.columns(c), "microbatches": microbatches, **relief}
-
-
-class PipelineMoments:
-    """The worst moments of the pipelines of a memo: those of row i are `units` first[n] .. first[n + 1], n = number[i].
-
-    Rows that differ in what moments do not see, such as micro-batches beyond a few, have the same `number`.
-    """
-
-    def __init__(self, job: Job) -> None:
-        self._job, self._width = job, Units(len(memory_kinds(job.model))).width
-        self._units, self.number = Rows(self._width), Rows(dtype=np.int64)
-        self.clear()
-
-    def clear(self) -> None:
-        """Drop every pipeline."""
-        self._pipelines: dict[Pipeline, int] = {}
-        self._reliefs = KeyNumbers()
-        self.first: Ints = np.zeros(1, dtype=np.int64)
-        self._units.clear()
-        self.number.clear()
-
-    def append(self, numbers: Ints) -> None:
-        """Add rows by what `added` made of them."""
-        self.number.append(numbers)
-
-    @property
-    def units(self) -> Floats:
-        """(moments, units)"""
-        return self._units.data
-
-    def added(self, c: Candidates, microbatches: Ints) -> Ints:
-        """The number of every row's pipeline; moments of new ones are worked out."""
-        same, first = distinct([c.schedule, *c.order_counts, c.pipeline_layout, microbatches])
-        pipelines = [pipeline_of(self._job, c, i, int(microbatches[i])) for i in first.tolist()]
-        pipeline = np.array([self._pipelines.setdefault(p, len(self._pipelines)) for p in pipelines])[same]
-        relief = relief_of(c)
-        # Sorted, so that what is new of one pipeline gets numbers in a row.
-        order = np.argsort(pipeline, kind="stable")
-        columns = [column[order] for column in (pipeline, relief.again, relief.group, relief.offload)]
-        numbers, new = self._reliefs.encode(columns)
-        fresh = order[new]
-        for members in (fresh[rows] for rows in alike(pipeline[fresh][None])):
-            self._append(pipelines[same[members[0]]], relief.take(members))
-        out = np.empty_like(numbers)
-        out[order] = numbers
-        return out
-
-    def _append(self, pipeline: Pipeline, relief: Relief) -> None:
-        """Add the moments of one pipeline under some settings."""
-        try:
-            moments = rank_moments(self._job.model, pipeline, relief, across=True)
-            first, units = moments.first, moments.units
-        except ScheduleError:
-            # No order serves this shape (too few micro-batches, a layout of other stages): fits on no device.
-            first = np.arange(len(relief.again) + 1)
-            units = np.full((len(relief.again), self._width), NEVER)
-        self.first = np.concatenate([self.first, self._units.size + first[1:]])
-        self._units.append(units)

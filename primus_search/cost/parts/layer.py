@@ -52,7 +52,7 @@ from primus_search.cost.parts.routing import router_operations
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model, NoFeedForward
 from primus_search.values.workload import Workload

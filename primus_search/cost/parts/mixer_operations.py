@@ -26,7 +26,7 @@ from primus_search.cost.parts.operations import (
 )
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import (
     Attention,

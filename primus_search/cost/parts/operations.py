@@ -21,7 +21,7 @@ from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, 
 from primus_search.cost.memo import distinct, in_order
 from primus_search.values.candidates import Candidates, Floats, Fp8, GroupedGemm, Ints
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Accelerator
+from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
 

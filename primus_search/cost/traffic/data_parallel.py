@@ -3,7 +3,7 @@
 Dense parameters are replicated over dp * cp ranks (context-parallel ranks hold the same weights), experts over edp;
 the two go over different groups and add up. Without a distributed optimizer gradients are all-reduced; with it (and
 with ZeRO-2) each rank receives the sum of its shard only and gathers updated weights after the optimizer.
-FSDP and HSDP exchange per layer (below).
+FSDP and HSDP exchange per layer (`sharded_weights`).
 
 Frameworks send gradients in buckets as backward produces them, so all but the last bucket can hide behind the backward
 of the last micro-batch; weights are gathered in buckets too, and hide behind the next forward but for the first.
@@ -13,18 +13,6 @@ Rajbhandari et al. 2020 (arXiv:1910.02054) for the volumes of ZeRO-1 and -2.
 
 `gradient_traffic` is the table for many candidates: the exposed seconds fall linearly with the compute they hide behind
 until only the last bucket is left; both ends are computed once per distinct key.
-
-Sharded weights travel layer by layer: FSDP, HSDP and ZeRO-3 gather a layer before use and scatter gradients.
-
-Per layer and micro-batch: all-gather of weights before forward, again before backward (they were freed), and a
-reduce-scatter of gradients after backward. The next layer's gather runs beside this layer's compute, so what shows is,
-layer by layer, what compute cannot cover; the first gather of a step, with nothing before it to hide behind, is one
-layer's of many and left out. HSDP shards inside groups of ranks and all-reduces
-the gradient shards across them.
-
-Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the prefetch; torch FSDP2
-(torch/distributed/fsdp/_fully_shard) for what is gathered when. Experts are sharded over their own replicas, in
-messages of their own; where those are the replicas of the dense weights, a layer is one group and one message.
 """
 
 from collections.abc import Callable
@@ -34,11 +22,12 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
-from primus_search.cost.laws.gemm import quantize_s
-from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
-from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Ints, Sharding
+from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s
+from primus_search.cost.traffic.sharded_weights import travels_low
+from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Ints, Sharding
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Cluster, Network
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
 
@@ -79,7 +68,7 @@ def data_parallel(
     stack = job.stack
     is_sharded = (c.sharding == Sharding.DISTRIBUTED_OPTIMIZER) | (c.sharding == Sharding.ZERO2)
     replicates = is_sharded | (c.sharding == Sharding.NONE)
-    weight_bytes = np.where(_travel_low(stack, c), FP8_BYTES, BF16_BYTES)
+    weight_bytes = np.where(travels_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
     shard = c.shard_ranks(d.dp * c.cp)
     scatters = is_sharded & (shard == d.dp * c.cp)
@@ -153,7 +142,6 @@ def _behind(sent: Comm, compute_s: Floats | float, overlap: Floats) -> Comm:
 ENDLESS_S = 1e9
 """A window no traffic fills."""
 
-
 REDUCE_MOST, REDUCE_LEAST, GATHER_MOST, GATHER_LEAST = range(4)
 """Rows of `gradient_traffic`: gradients and weights, with nothing to hide behind (most) and endless compute (least)."""
 
@@ -188,100 +176,3 @@ def exposed_gradient_s(
     gather_s = traffic_s[GATHER_MOST] - helps * stack.sharding.param_gather_overlap * forward_s
     result: Floats = np.maximum(reduce_s, traffic_s[REDUCE_LEAST]) + np.maximum(gather_s, traffic_s[GATHER_LEAST])
     return result
-
-
-def sharded_layer(
-    job: Job,
-    c: Candidates,
-    d: Degrees,
-    *,
-    dense_params: Floats | float,
-    expert_params: Floats | float,
-    forward_s: Floats | float,
-    backward_s: Floats | float,
-) -> LayerTraffic:
-    """FSDP traffic of one layer per micro-batch, given the compute of the layer it is prefetched behind.
-
-    Forward gathers the weights; backward gathers them again, scatters and, under HSDP, all-reduces gradients.
-
-    dense_params, expert_params  of the layer on one rank, after tensor and expert parallelism, before sharding
-    forward_s, backward_s        compute of one layer (a neighbour's, which is alike)
-
-    Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
-    that do not shard weights. Weights that arrive in BF16 are cast once more per pass: what is freed after a layer is
-    no cache of a step (`parameters.state` counts none).
-    """
-    stack, is_sharded = job.stack, c.sharding >= Sharding.FSDP2
-    is_low = _travel_low(stack, c)
-    weight_bytes = np.where(is_low, FP8_BYTES, BF16_BYTES)
-    is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
-    joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
-    whole = d.dp * c.cp
-    dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, whole, c.tp, whole)
-    experts = _exchange(job, c, apart * is_sharded, weight_bytes, d.edp, c.etp * c.ep, whole)
-    gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
-    both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
-    message = dense.gathered_bytes + experts.gathered_bytes
-    count = is_sharded * ((dense.gather_s > 0) * 1.0 + (experts.gather_s > 0))
-    overlap = stack.sharding.shard_overlap
-    forward_left = exposed_s(gather, forward_s, overlap=overlap)
-    backward_left = exposed_s(both, backward_s, overlap=overlap)
-    cast = (dense_params + expert_params) * (is_sharded & ~is_low & stack.precision.caches_fp8_weights)
-    cast_s = quantize_s(job.accelerator, cast, c.fp8, layouts=1)
-    return LayerTraffic(
-        forward=comm("sharded weights forward", message, count, gather, forward_left + cast_s),
-        backward=comm("sharded weights and gradients backward", message, 2.0 * count, both, backward_left + cast_s),
-    )
-
-
-def _travel_low(stack: Stack, c: Candidates) -> Bools:
-    """Whether weights are gathered in FP8.
-
-    Layer by layer those of FP4 recipes are not: native FP4 weights are of replicas alone (NVIDIA/Megatron-LM#4005);
-    Megatron-FSDP's buffer has no storage for them (NVIDIA-NeMo/Megatron-Bridge perf_recipes/nemotronh/common.py).
-    """
-    is_fp4 = (c.fp8 == Fp8.NVFP4) | (c.fp8 == Fp8.MXFP4)
-    low: Bools = (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather & ~(is_fp4 & (c.sharding >= Sharding.FSDP2))
-    return low
-
-
-def kept_shard(job: Job, c: Candidates, params: Floats) -> LayerTraffic:
-    """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
-    is_sharded = c.sharding >= Sharding.FSDP2
-    weight_bytes = np.full(len(params), BF16_BYTES)
-    replicas = job.degrees(c).dp * c.cp
-    one = _exchange(job, c, params * is_sharded, weight_bytes, replicas, c.tp, replicas)
-    gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
-    count = (one.gather_s > 0) * 1.0
-    return LayerTraffic(
-        forward=comm("sharded ends forward", one.gathered_bytes, count, gather, gather),
-        backward=comm("sharded ends backward", one.gathered_bytes, count, scatter, scatter),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Exchange:
-    gathered_bytes: Floats
-    gather_s: Floats
-    reduce_s: Floats
-
-
-def _exchange(
-    job: Job, c: Candidates, params: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints, whole: Ints
-) -> _Exchange:
-    """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them.
-
-    Across them the optimizer may be sharded once more: gradients are then scattered, and updated weights gathered,
-    which together move what an all-reduce does. whole: replicas of the dense part, which make the groups of HSDP.
-    """
-    groups = np.where(c.sharding == Sharding.HSDP, whole // c.shard_ranks(whole), 1)
-    network, shard = job.network, np.maximum(replicas // groups, 1)
-    inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
-    gradient = params * state_bytes(job.stack, "gradient_comm_bytes", c.state_format)
-    is_there = params > 0
-    return _Exchange(
-        gathered_bytes=params * weight_bytes,
-        gather_s=is_there * all_gather_s(network, params * weight_bytes, inside),
-        reduce_s=is_there
-        * (reduce_scatter_s(network, gradient, inside) + all_reduce_s(network, gradient / shard, across)),
-    )

@@ -32,7 +32,7 @@ from primus_search.cost.memo import in_codes
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Candidates, Floats, Fp8, Ints
 from primus_search.values.job import Job
-from primus_search.values.machine.cluster import Network
+from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import MixtureOfExperts
 from primus_search.values.workload import Workload

@@ -1,17 +1,9 @@
 """Adds to a layer's work the traffic that its own compute does not hide; and gives the ends theirs.
 
-The terms themselves are one per file (`tensor_parallel`, `context_parallel`, `expert_parallel`, `sharding`); here they
-meet the compute they may hide behind. A second of compute hides one second of traffic once: tensor-parallel traffic
-has the GEMMs, ring attention the core of attention, dispatch the shared experts and the rest of the layer, weight
-gathers the whole layer.
-
-Copies of offloaded activations go to the host in forward and back in backward. Both directions have copy engines of
-their own, which take no compute units, and a module's copy starts when the module is done:
-
-    forward max(0, bytes / rate - forward_s), backward likewise
-
-Source: Megatron-LM core/pipeline_parallel/fine_grained_activation_offload.py (streams d2h and h2d, reload one group
-ahead). Valid: not compared with a measured pair; published runs with offloading changed other settings as well.
+The terms themselves are one per file (`tensor_parallel`, `context_parallel`, `expert_parallel`, `sharded_weights`,
+`host_copies`); here they meet the compute they may hide behind. A second of compute hides one second of traffic once:
+tensor-parallel traffic has the GEMMs, ring attention the core of attention, dispatch the shared experts and the rest of
+the layer, weight gathers the whole layer.
 """
 
 import numpy as np
@@ -20,15 +12,15 @@ from numpy.typing import ArrayLike
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s, send_s
 from primus_search.cost.memo import in_order
-from primus_search.cost.memory.activations import offloaded_bytes
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import recompute_s
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
-from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
+from primus_search.cost.traffic.comm_table import LayerTraffic, comm
 from primus_search.cost.traffic.context_parallel import context_parallel
-from primus_search.cost.traffic.data_parallel import kept_shard, sharded_layer
 from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.host_copies import host_copies
+from primus_search.cost.traffic.sharded_weights import kept_shard, sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
@@ -36,7 +28,6 @@ from primus_search.values.model import Attention, CompressedAttention, LatentMix
 
 Found = list[tuple[Part, LayerTraffic]]
 """Traffic by the part of the step that it counts to."""
-
 
 _INSIDE = (Part.TENSOR_COMM, Part.CONTEXT_COMM, Part.EXPERT_COMM)
 """Parts that `add_inside` adds to: copies to the host hide behind compute alone."""
@@ -128,19 +119,6 @@ def end_traffic_s(job: Job, c: Candidates) -> Floats:
     gather = all_gather_s(job.network, message, group)
     scatter = reduce_scatter_s(job.network, message, group)
     return np.maximum(gather, scatter) / job.stack.efficiencies.network_efficiency
-
-
-def host_copies(job: Job, kind: LayerKind, c: Candidates, *, forward_s: Floats, backward_s: Floats) -> LayerTraffic:
-    """Copies of one layer and micro-batch to the host and back, and what of each shows."""
-    s = Share.of(job, c)
-    moved = offloaded_bytes(job.model, job.stack, kind, s, job.workload.seq_length)
-    seconds = moved / job.cluster.network.host_copy_bytes_per_s
-    count = 1.0 * (moved > 0)
-    left_forward, left_backward = (exposed_s(seconds, hiding_s, overlap=1.0) for hiding_s in (forward_s, backward_s))
-    return LayerTraffic(
-        forward=comm("activations to the host", moved, count, seconds, left_forward),
-        backward=comm("activations from the host", moved, count, seconds, left_backward),
-    )
 
 
 def mixer_context(

@@ -1,7 +1,8 @@
 """Published tables of training runs, converted into records (`MeasuredRun`).
 
-    run_table    cells of a table, rules      parts_of_run  devices, network, stack with its switches, model, candidate
-    vocabulary/  what its words mean
+    run_table      cells of a table, rules      run_machine  devices, network, stack with its switches
+    run_candidate  the configuration            run_model    the transformer
+    `files/vocabulary/`: what its words mean
 
 Nothing is looked up by model name except what no column says (MLA sizes, sliding windows, biases): those follow from
 the family, and a family that is not known is treated as the plain case. A run that lacks a needed value is skipped with
@@ -28,7 +29,15 @@ from typing import Any
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.base.units import to_base
 from primus_search.declare.record_table import read_records
-from primus_search.evidence.published import parts_of_run
+from primus_search.evidence.published.run_candidate import build_candidates, of_arguments, routing_imbalance
+from primus_search.evidence.published.run_machine import (
+    build_cluster,
+    build_hardware,
+    build_stack,
+    hardware_of,
+    stack_file,
+)
+from primus_search.evidence.published.run_model import build_model, has_layout_of_recipe
 from primus_search.evidence.published.run_table import PublishedRun, Skipped, is_published, read_rows, tables
 from primus_search.evidence.validate.score_runs import Validation, validate_runs
 from primus_search.evidence.validate.undescribed import with_undescribed
@@ -128,25 +137,25 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     reason = row.told("incomplete")
     if reason:
         raise Skipped(reason)
-    model = parts_of_run.build_model(row)
+    model = build_model(row)
     model = replace(model, **{key.removeprefix("model."): value for key, value in _values(special, "model.").items()})
-    name = parts_of_run.hardware_of(row)
-    hardware = parts_of_run.build_hardware(name)
-    stack, assumed = parts_of_run.build_stack(
+    name = hardware_of(row)
+    hardware = build_hardware(name)
+    stack, assumed = build_stack(
         row, hardware, supposed, variant=str(special[VARIANT].value) if VARIANT in special else ""
     )
-    plain = parts_of_run.build_cluster(row, hardware, stack)
+    plain = build_cluster(row, hardware, stack)
     cluster = measured_run.overridden(plain, _values(special, "stack.", "hardware."))
     workload = _workload(row, cluster)
-    candidates = parts_of_run.build_candidates(row, model, cluster.stack)
+    candidates = build_candidates(row, model, cluster.stack)
     columns = {name: one.value for name, one in special.items() if name in DEFAULTS}
     candidates = Candidates.from_words(candidates.row(0) | columns) if columns else candidates
-    if parts_of_run.has_layout_of_recipe(row) and candidates.pp[0] > 1:
+    if has_layout_of_recipe(row) and candidates.pp[0] > 1:
         assumed = (*assumed, f"pp_layout=recipe read as {candidates.layouts[0]}")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
     network = on_gpus(hardware.network, plain.network.gpus_per_node)
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
-    own_file = replace(parts_of_run.stack_file(stack.reference), is_assumed=stack.is_assumed)
+    own_file = replace(stack_file(stack.reference), is_assumed=stack.is_assumed)
     usual = replace(plain, network=replace(network, **nics), stack=own_file)
     overrides = (replace(one, reason=_reason(special, one.key)) for one in measured_run.overrides_of(usual, cluster))
     return MeasuredRun(
@@ -168,7 +177,7 @@ def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
     return Workload(
         seq_length=row.count("seq_len"),
         global_batch_size=row.count("gbs"),
-        routing_imbalance=parts_of_run.routing_imbalance(row, cluster.stack),
+        routing_imbalance=routing_imbalance(row, cluster.stack),
         document_length=length,
         experts_in_turn=row.told("experts_in_turn"),
         pads_to_capacity=row.told("pads_to_capacity"),
@@ -194,7 +203,7 @@ def _measured(row: PublishedRun) -> Measurement:
 
 def _provenance(row: PublishedRun, model: Model) -> Provenance:
     words = {name: row.word(name) for name in ("source", "notes", "gpu", "precision")}
-    unread = parts_of_run.of_arguments(row, model)[1]
+    unread = of_arguments(row, model)[1]
     return Provenance(id=row.id, publisher=row.publisher, table=row.table, line=row.line, unread=unread, **words)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.positions import places
+from primus_search.cost.confidence.fit import fit_probability, fit_verdict
 from primus_search.cost.confidence.uncertainty import memory_error, site_half_width
-from primus_search.cost.memory import fit_probability, fit_verdict
-from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation, places
+from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import NEGLIGIBLE, Mixture, Reference, log_rates, reference_of
 from primus_search.values.candidates import Floats

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from primus_search.analysis.answer import answer_of
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import finite, guarded
@@ -221,7 +220,7 @@ def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any
         "token_budget": token_budget,
         "scaling": finite([_scaling_row(rung) for rung in ladder(result, token_budget)]),
         "best": best.ranking.row(0),
-        "answer": (result.answer or answer_of(result)).as_data(),
+        **({} if result.answer is None else {"answer": result.answer.as_data()}),
         **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -12,11 +12,11 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_search.analysis.answer import Answer
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import cache_folder, replacing
 from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
 from primus_search.base.version import __version__
+from primus_search.exploration.answer_values import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
 from primus_search.exploration.run_folder.question import fingerprint
@@ -28,7 +28,7 @@ from primus_search.values.knobs import KNOB, WORDED
 from primus_search.values.machine.framework import Framework
 
 if TYPE_CHECKING:
-    from primus_search.files.search_path import Snapshot
+    from primus_search.files.snapshot import Snapshot
 
 
 def _pointer() -> Path:
@@ -110,7 +110,7 @@ class SavedRun:
     @cached_property
     def inputs(self) -> "Snapshot | None":
         """The texts that the run was given; None where the folder of an older run keeps none."""
-        from primus_search.files.search_path import Snapshot
+        from primus_search.files.snapshot import Snapshot
 
         return Snapshot.read(self.path)
 

@@ -22,13 +22,25 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
-from primus_search.files.fields import key_table, known_keys
 from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.source import Document, Keys, did_you_mean, plain, read, shown
 from primus_search.launch.contract import same, translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
-from primus_search.launch.read import megatron, torchtitan
+from primus_search.launch.read import torchtitan
 from primus_search.launch.read.megatron import candidate_words, model_keys
+from primus_search.launch.read.script_arguments import (
+    ARGUMENTS,
+    CONFIG,
+    PER_NODE,
+    RUNS_RECIPE,
+    STARTS,
+    UNDECIDED,
+    WORLD,
+    WRITTEN,
+    recipe_in,
+    settings_in,
+)
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
@@ -36,7 +48,7 @@ from primus_search.models.families.megatron_hybrid import PATTERNS
 from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.model_files import load_model
-from primus_search.models.presets import assumed_vocabulary, model_of_tokenizer
+from primus_search.models.tokenizers import assumed_vocabulary, model_of_tokenizer
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
@@ -85,7 +97,7 @@ def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None]
         return _primus
     if MODEL_ARGUMENTS.search(text):
         return _of_mapping
-    if megatron.RUNS_RECIPE.search(text):
+    if RUNS_RECIPE.search(text):
         return _script_of_recipe
     is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
     return _megatron if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
@@ -181,7 +193,7 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     if len(dumped) >= LEAST_ARGUMENTS:
         given = {key: _plain(value) for key, value in dumped}
         return _of_arguments(path, given, world, model, is_whole=False)
-    return _of_written(path, megatron.settings_in(text, folder=path.parent), world, model)
+    return _of_written(path, settings_in(text, folder=path.parent), world, model)
 
 
 def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None) -> Experiment:
@@ -199,7 +211,7 @@ def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, 
 
 def _world_in(given: Settings) -> World:
     """The GPUs that settings of a script or a log name."""
-    gpus, per_node = (whole_number(str(given.get(key, ""))) or 0 for key in (megatron.WORLD, megatron.PER_NODE))
+    gpus, per_node = (whole_number(str(given.get(key, ""))) or 0 for key in (WORLD, PER_NODE))
     return World(gpus, per_node) if gpus else NO_WORLD
 
 
@@ -207,8 +219,8 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
     if found.get("deepspeed") and str(found.get("num_experts", "1")) != "1":
         found |= _deepspeed_experts(found)
-    text = found.pop(megatron.WRITTEN, "")
-    name = str(found.get(megatron.CONFIG, ""))
+    text = found.pop(WRITTEN, "")
+    name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name
     if not text and name and not UNSET.search(name) and beside.is_file():
         text = read_text(beside, most=MAX_TABLE_BYTES)
@@ -221,7 +233,7 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         return found
     sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
     offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
-    del found[megatron.CONFIG]
+    del found[CONFIG]
     return sizes | {"zero_stage": zero["stage"]} | offload | found
 
 
@@ -253,10 +265,10 @@ def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     framework = load_framework("megatron")
     found = {key: value for key, value in found.items() if key not in ASSUMED or not UNSET.search(str(value))}
     read = framework.spelled | known_keys("megatron").read_beside | model_keys()
-    undecided: dict[str, set[str]] = found.pop(megatron.UNDECIDED, {})
-    if differs := sorted(found.pop(megatron.STARTS, set()) & read):
+    undecided: dict[str, set[str]] = found.pop(UNDECIDED, {})
+    if differs := sorted(found.pop(STARTS, set()) & read):
         raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
-    needed = model_keys() | megatron.ARGUMENTS | {"pipeline_model_parallel_size", "global_batch_size", "seq_length"}
+    needed = model_keys() | ARGUMENTS | {"pipeline_model_parallel_size", "global_batch_size", "seq_length"}
     is_short = not all(key in found for key in ARGUMENTS_OF_A_RUN)
     missing = {name: None for name, keys in undecided.items() if keys & needed or (is_short and not keys)}
     for key, value in found.items():
@@ -287,7 +299,7 @@ def _why(name: str, keys: set[str]) -> str:
     return f"has no value: branches that test it are read as if it were empty {changes}"
 
 
-ASSUMED = ("tokenizer_model", megatron.WORLD)
+ASSUMED = ("tokenizer_model", WORLD)
 """Arguments that something is assumed for where they hang on a variable without a value."""
 ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
 """Arguments without which a script whose branches need a variable is not read."""
@@ -341,7 +353,7 @@ def _of_mapping(path: Path, _: str, world: int, model: Model | None) -> Experime
     _must_be_mapping(document, given, ("MODEL_ARGS",))
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     script = " ".join(word for key, value in given.items() for word in _argument(str(key), value))
-    return _of_written(path, megatron.settings_in(script, {**os.environ, **environ}), world, model)
+    return _of_written(path, settings_in(script, {**os.environ, **environ}), world, model)
 
 
 RECIPES = "nemo_recipes"
@@ -378,7 +390,7 @@ def _recipe(
 
 
 def _script_of_recipe(path: Path, text: str, world: int, model: Model | None) -> Experiment:
-    name, overrides, started = megatron.recipe_in(text, folder=path.parent)
+    name, overrides, started = recipe_in(text, folder=path.parent)
     return _recipe(path, world, model, name, overrides, started)
 
 

@@ -1,17 +1,11 @@
-"""Megatron's arguments in scripts, and candidates from them, named with underscores as Primus and Bridge share them."""
+"""Candidates from Megatron's settings, named with underscores as Primus and Bridge share them."""
 
-import os
-import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from primus_search.files.fields import known_keys
+from primus_search.files.known_keys import known_keys
 from primus_search.launch.contract import modules_of, schedule_of, whole, word_of, words_of
-from primus_search.launch.script import bash
-from primus_search.launch.script.shell_variables import MARK, MOST_TEXT, UNSET
-from primus_search.launch.world import World, world_of
 from primus_search.models.families.megatron_hybrid import PATTERNS, VARIANTS
 from primus_search.models.megatron_yaml import readable_keys
 from primus_search.schedule.algorithms.interleaved import group_size
@@ -213,118 +207,3 @@ def model_keys() -> frozenset[str]:
     """Every argument that sizes a model, or makes layers of another kind."""
     variants = (key for variant in VARIANTS for key in variant.keys)
     return frozenset((*readable_keys(), *known_keys("megatron").switches, *variants))
-
-
-# --- arguments of a script --------------------------------------------------------------------------------------------
-
-FLAGS = {
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
-    "apply_rope_fusion": "rope_fusion",
-}
-"""Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
-
-LISTS = (
-    "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
-    "hierarchical_context_parallel_sizes", "rampup_batch_size",
-)  # fmt: skip
-"""Arguments of several words."""
-CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
-"""The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
-UNDECIDED, STARTS, WORLD, PER_NODE = "undecided", "starts", "world_size", "nproc_per_node"
-"""What guesses the settings depend on (name: keys), keys in which several runs of a script differ, its GPUs, and those
-of a node."""
-ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
-_OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
-"""A variable without a value that is called after a list of options, which bash leaves out."""
-
-
-def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
-
-    Variables have the value that the script gives them, else that of the environment, else the script's default; the
-    name of one without any stays in the value (`UNSET`). Raises ValueError where the script ends before it starts
-    anything.
-    """
-    if len(text) > MOST_TEXT:
-        raise ValueError(f"is longer than a script of {MOST_TEXT} characters")
-    environ = os.environ if environ is None else environ
-    script = bash.followed(text, environ, folder)
-    found = _settings(script)
-    if not ARGUMENTS & found.keys() and script.missing:
-        raise ValueError(f"reads {', '.join(map(bash.short, script.missing))}, which is not beside it")
-    if not ARGUMENTS & found.keys() and script.left and not script.guesses:
-        raise ValueError(f"line {script.left}: the script exits before it starts a training")
-    undecided: dict[str, set[str]] = {name: set() for name in script.missing}
-    for at, guess in list(script.guesses.items())[: bash.MOST_TRIES]:
-        for answer in guess.others:
-            taken = {one: made.answer for one, made in script.guesses.items()}
-            other = bash.followed(text, environ, folder, taken | {at: answer})
-            turned = {} if other.left else _settings(other)
-            differs = {key for key in found.keys() | turned.keys() if found.get(key) != turned.get(key)}
-            for name in guess.names if differs and (ARGUMENTS & turned.keys()) else ():
-                undecided.setdefault(name, set()).update(differs)
-    if undecided:
-        found[UNDECIDED] = undecided
-    if text := script.written(str(found.get(CONFIG, ""))):
-        found[WRITTEN] = text
-    return found
-
-
-RUNS_RECIPE = re.compile(r"(?:^|\s)--recipe[= ]")
-"""A program of Megatron-Bridge that is given a recipe."""
-_OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
-
-
-def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], World]:
-    """The last recipe that a script runs (`run_recipe.py --recipe NAME section.key=value`), its overrides by their last
-    name, and the GPUs. Raises ValueError where it runs none, or where a variable of them has no value."""
-    script = bash.followed(text, os.environ, folder)
-    runs = [(words, [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])])
-            for words in script.commands]  # fmt: skip
-    words, parts = next(((words, parts) for words, parts in reversed(runs) if "--recipe" in parts[:-1]), ([], []))
-    if not parts:
-        raise ValueError("starts no program with --recipe NAME")
-    overrides = {found[1]: found[2] for word in words if (found := _OVERRIDE.fullmatch(word))}
-    name = parts[parts.index("--recipe") + 1]
-    if unset := UNSET.search(" ".join([name, *overrides.values()])):
-        raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
-    return name, overrides, world_of(words, bash.slurm(text))
-
-
-def _settings(script: bash.Script) -> dict[str, Any]:
-    """Settings of the training that a script starts; of all its words where it starts none."""
-    runs = [(words, _arguments(_of_program(words))) for words in script.commands]
-    trainings = [(words, found) for words, found in runs if ARGUMENTS & found.keys()]
-    if not trainings:  # a file of arrays that another one starts
-        listed = [word for held in script.variables.arrays.values() for word in held.values()]
-        texts = [word for value in script.variables.values.values() if "--" in value for word in value.split()]
-        return _arguments(listed + texts) | {key: value for _, found in runs for key, value in found.items()}
-    words, last = trainings[-1]
-    differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
-    launched = world_of(words, bash.slurm(script.text))
-    started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
-    return last | ({STARTS: differs} if differs else {}) | started
-
-
-def _of_program(words: list[str]) -> list[str]:
-    """The words behind the program that a command starts; all where none has an argument of a model behind it."""
-    for i in range(len(words) - 1, 0, -1):
-        behind = words[i + 1 :]
-        if (words[i].endswith(".py") or words[i - 1] == "--module") and ARGUMENTS & _arguments(behind).keys():
-            return behind
-    return words
-
-
-def _arguments(words: list[str]) -> dict[str, Any]:
-    found: dict[str, list[str]] = {}
-    name = ""
-    for word in (part for one in words for part in (one.split() if one.lstrip().startswith("--") else [one])):
-        if word.startswith("--"):
-            flag, equals, value = word.removeprefix("--").partition("=")
-            name = flag.replace("-", "_")
-            found |= {name: [value] if equals else []} if name else {}
-        elif name and not _OPTIONS.fullmatch(word):
-            found[name].append(word)
-    several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
-    lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
-    return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}

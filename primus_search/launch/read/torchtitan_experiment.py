@@ -9,11 +9,13 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import shown
 from primus_search.launch.contract import translated
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
-from primus_search.launch.read import torchtitan
+from primus_search.launch.read import torchtitan, torchtitan_models
+from primus_search.launch.read.torchtitan_models import NAME, model_of_module
 from primus_search.launch.world import World
 from primus_search.models.megatron_yaml import PRESET_FOLDER
 from primus_search.models.model_files import load_model
-from primus_search.models.presets import model_called, presets
+from primus_search.models.presets import presets
+from primus_search.models.registered import model_called
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
@@ -47,7 +49,7 @@ def of_torchtitan(
     if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
         flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
         notes.append(f"training.local_batch_size: {local} ({flushes})")
-    registered = None if model else torchtitan.flavor(_flavor_name(found))
+    registered = None if model else torchtitan_models.flavor(_flavor_name(found))
     if registered and registered[1]:
         flavor = f"model.flavor: {found['model.flavor']}"
         notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
@@ -72,15 +74,15 @@ def namesake(path: Path, name: str) -> Model | None:
 def _imported(path: Path, found: Settings) -> Model | None:
     """The model that a module beside the file registers under the name that the file asks for."""
     module = path.with_name(f"{found.get('experimental.custom_import')}.py")
-    if not module.is_file() or _flavor_name(found) != f"{module.stem}:{torchtitan.NAME}":
+    if not module.is_file() or _flavor_name(found) != f"{module.stem}:{NAME}":
         return None
-    return replace(torchtitan.model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
+    return replace(model_of_module(read_text(module, most=MAX_TABLE_BYTES)), name=module.stem)
 
 
 def flavored(framework: Framework, found: Settings) -> Model | None:
     """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
     name = _flavor_name(found)
-    registered = torchtitan.flavor(name)
+    registered = torchtitan_models.flavor(name)
     return model_called(framework, name) or (registered and registered[0])
 
 

@@ -1,22 +1,17 @@
-"""Which rows of a run to export, whether their framework can start them, and the files of each."""
+"""The files that start a candidate, by the writer of its framework, and a folder that holds them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
-from primus_search.base.units import GB
-from primus_search.exploration.neighbours import Evaluator, RuleViolation, Values, nearest_legal, values_of, word
-from primus_search.exploration.result import is_on
-from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.launch.write import megatron, nemo, primus, torchtitan
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.shell import Text, launch_file
 from primus_search.space import ClusterChoice, Space
-from primus_search.values.candidates import COLUMN_NAMES, Candidates, spoken
-from primus_search.values.machine.framework import Framework
+from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, Text]]] = {
     "primus": primus.files,
@@ -68,100 +63,6 @@ def refusal_of(space: Space, choice: ClusterChoice, row: Mapping[str, Any]) -> s
     except Inexpressible as error:
         return str(error)
     return ""
-
-
-PARETO = "pareto"
-MOST_RANKS = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chosen:
-    """One row to export: the name of its folder, its candidate, and its cluster with the framework to export for."""
-
-    name: str
-    candidate: Candidates
-    choice: ClusterChoice
-
-
-def chosen_rows(saved: SavedRun, text: str, framework: Framework | None) -> list[Chosen]:
-    """The rows that `A`, `1`, `1,3,8`, `1-120` or `pareto` name. Raises `InputError` for any other text and rank."""
-    if text.strip() == PARETO:
-        rows = [(f"pareto_{i}", row) for i, row in enumerate(saved.frontier, start=1)]
-    else:
-        numbers = ",".join(str(saved.rank_named(part)) if part.strip().isalpha() else part for part in text.split(","))
-        rows = [(str(rank), saved.row(rank)) for rank in ranks_of(numbers, len(saved.ranking))]
-    found = []
-    for name, row in rows:
-        choice = next((one for one in saved.space.clusters if is_on(row, one)), None)
-        if choice is None:
-            raise InputError([Problem(str(saved.path), f"no cluster of its space is that of row {name}")])
-        candidate = Candidates.from_words({axis: row[axis] for axis in COLUMN_NAMES})
-        found.append(
-            Chosen(name=name, candidate=candidate, choice=replace(choice, framework=framework or choice.framework))
-        )
-    return found
-
-
-def ranks_of(text: str, last_rank: int = 0) -> list[int]:
-    """`1,3,8` and `1-120` as numbers, in order, without doubles.
-
-    A range that begins in a ranking of `last_rank` rows ends with it: 1-120 are all of 75 rows.
-    """
-    ranks: dict[int, None] = {}
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first + last) > 9:
-            what = f"{part.strip()[:40]!r} is no rank; write A, or 1, or 1,3,8, or 1-120, or pareto"
-            raise InputError([Problem("RANKS", what)])
-        start, stop = int(first), int(last or first)
-        if stop < start or stop - start >= MOST_RANKS:
-            raise InputError([Problem("RANKS", f"{part.strip()}: from low to high, at most {MOST_RANKS:,} ranks")])
-        if start <= last_rank:
-            stop = min(stop, last_rank) if dash else stop
-        ranks |= dict.fromkeys(range(start, stop + 1))
-    return list(ranks)
-
-
-def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[str, LaunchFiles]:
-    """The files of every row. Raises `Inexpressible` naming every row that its framework cannot start."""
-    space = saved.space
-    found: dict[str, LaunchFiles] = {}
-    refused: list[str] = []
-    for one in rows:
-        job = LaunchJob.of(space, one.choice, one.candidate)
-        if one.choice.framework.is_any:
-            launch_files(job, format_name)  # refuses
-        evaluator = Evaluator(space.on(one.choice), one.choice)
-        values = values_of(one.candidate)
-        broken = evaluator.broken(values)
-        if broken:
-            refused.append(refusal(evaluator, one.name, values, broken))
-            continue
-        try:
-            found[one.name] = launch_files(job, format_name)
-        except Inexpressible as error:
-            refused.append(f"row {one.name}: {error}")
-    if refused:
-        raise Inexpressible("\n".join(refused))
-    return found
-
-
-def refusal(evaluator: Evaluator, name: str, values: Values, broken: Sequence[RuleViolation]) -> str:
-    """What a framework cannot start, why, and the nearest configuration that it can, with its rate and memory."""
-    framework = evaluator.choice.framework
-    lines = [f"row {name}: {framework.title} cannot start it"]
-    lines += [f"  {one.rule}: {one.reason}" for one in broken]
-    nearest = nearest_legal(evaluator, values, broken)
-    if nearest is None:
-        return "\n".join([*lines, "  nothing near it can be started there; search with --framework " + framework.name])
-    near, figures = nearest
-    changes = ", ".join(f"{axis}={spoken(word(axis, one))}" for axis, one in near.items() if one != values[axis])
-    fits = "fits" if figures.fits else "does not fit"
-    lines.append(
-        f"  nearest that it can start: {changes}: {figures.expected_tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
-        f"{figures.memory_bytes / GB:.1f} GB of memory per GPU ({fits})"
-    )
-    return "\n".join(lines)
 
 
 EXECUTED = (".sh", ".slurm")

@@ -14,7 +14,8 @@ from primus_search.base.errors import InputError
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
-from primus_search.launch.read.megatron import FLAGS, GROUP, LEVELS
+from primus_search.launch.read.megatron import GROUP, LEVELS
+from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.launch.write.shell import Text, argument_table, launch_file, words
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments

@@ -9,10 +9,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from primus_search.files.fields import layer_pattern
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
+from primus_search.models.layer_pattern import layer_pattern
 from primus_search.values.model import Model
 
 FP8_ATTENTION = "fp8_dot_product_attention"

@@ -6,13 +6,13 @@ plain language model and writes every size. What Primus' defaults would set othe
 
 from typing import Any
 
-from primus_search.files.fields import layer_pattern
 from primus_search.files.source import written
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file, safe_name
+from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import constant_settings, padding_multiple, routing_settings
-from primus_search.models.presets import registered_model
+from primus_search.models.registered import registered_model
 from primus_search.values.model import CompressedAttention
 
 PLAIN_MODEL = "language_model.yaml"

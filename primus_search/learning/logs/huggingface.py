@@ -9,9 +9,11 @@ from typing import Any
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import finite_number
 from primus_search.learning import transcript
+from primus_search.learning.conclusion import conclude, gpus_of_batch
+from primus_search.learning.log_table import GIB, LogTable
 from primus_search.learning.readers import refuse
 from primus_search.learning.reading import LogReading, MemoryKind, StepLine, steady
-from primus_search.learning.transcript import LogTable, Transcript
+from primus_search.learning.transcript import Transcript
 
 _BAR = re.compile(
     r"\|\s{0,8}(\d{1,12})/(\d{1,12}) \[((?:\d{1,6}:)?\d{1,6}:\d\d)<[^,\]]{0,80}, {1,8}[\d.]{1,20}(?:s/it|it/s)\]?"
@@ -58,7 +60,7 @@ def _observe_record(seen: Transcript, line: str) -> None:
     names = ("memory(GiB)", "tokens_per_gpu_per_sec", "tokens_global_per_sec")
     peak, rate, overall = (finite_number(record.get(name)) for name in names)
     if peak is not None:
-        seen.peak(MemoryKind.RESERVED, peak * transcript.GIB)
+        seen.peak(MemoryKind.RESERVED, peak * GIB)
     if rate and overall is not None and rate > 0:
         seen.scratch.setdefault("gpus", []).append(overall / rate)
     if step is not None and step >= 0:
@@ -69,14 +71,14 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
     """The run of a Trainer's output. Its samples have different lengths, so no rate follows from batch and length."""
     facts = table.fields(seen)
     accumulation = seen.whole("Gradient Accumulation steps", "flag:gradient_accumulation_steps")
-    gpus = transcript.gpus_of_batch(facts["global_batch_size"], facts["micro_batch_size"], accumulation)
+    gpus = gpus_of_batch(facts["global_batch_size"], facts["micro_batch_size"], accumulation)
     facts["gpus"] = gpus or _gpus_from_rates(seen) or seen.whole("world size", "env_world_size")
     facts["tokens_per_s_per_gpu"] = _steady_rate(seen)
     if "mean_step_s" in seen.scratch:
         facts["step_s"] = seen.scratch["mean_step_s"]
         seen.note(MEAN_NOTE)
     seen.note("sequences of different lengths: a step's tokens are not batch times length")
-    return transcript.conclude(seen, table.name, facts, settings=table.settings, samples_are_full=False)
+    return conclude(seen, table.name, facts, settings=table.settings, samples_are_full=False)
 
 
 def _gpus_from_rates(seen: Transcript) -> int | None:
@@ -116,7 +118,7 @@ def read(path: Path) -> LogReading:
     seen.note(MEAN_NOTE)
     micro = state.get("train_batch_size")
     facts = {"step_s": known[-1], "micro_batch_size": micro if isinstance(micro, int) and micro > 0 else None}
-    return transcript.conclude(seen, "hf-trainer", facts, samples_are_full=False)
+    return conclude(seen, "hf-trainer", facts, samples_are_full=False)
 
 
 def _mean_step_s(record: dict[str, Any]) -> float | None:

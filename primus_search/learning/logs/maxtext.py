@@ -1,7 +1,9 @@
 """MaxText: printed seconds jump, because steps are dispatched asynchronously; the time stamps of the lines do not."""
 
+from primus_search.learning.conclusion import conclude, product
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.reading import Assumption, LogReading
-from primus_search.learning.transcript import LogTable, Transcript, conclude, product
+from primus_search.learning.transcript import Transcript
 from primus_search.values.knobs.values import PARALLEL
 
 MORE_AXES = {"tp": ("tensor_transpose", "tensor_sequence"), "cp": ("sequence",)}

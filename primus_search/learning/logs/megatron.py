@@ -3,12 +3,14 @@
 from typing import Any
 
 from primus_search.base.guards.values import whole_number
-from primus_search.files.fields import known_keys
+from primus_search.files.known_keys import known_keys
+from primus_search.files.setting_keys import setting_keys
 from primus_search.launch.read.megatron import model_keys
+from primus_search.learning.conclusion import conclude, product
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.logs import table
 from primus_search.learning.reading import Assumption, LogReading
-from primus_search.learning.transcript import LogTable, Transcript, conclude, product
-from primus_search.models.megatron_yaml import setting_keys
+from primus_search.learning.transcript import Transcript
 
 _TABLE = table("arguments")
 LAYOUT_ARGUMENTS: tuple[str, ...] = tuple(_TABLE["layout"])

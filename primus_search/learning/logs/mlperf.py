@@ -5,8 +5,10 @@ import re
 from typing import Any
 
 from primus_search.base.guards.values import finite_number, whole_number
+from primus_search.learning.conclusion import conclude, product
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.reading import LogReading, StepLine
-from primus_search.learning.transcript import PREFERRED, LogTable, Transcript, conclude, product
+from primus_search.learning.transcript import PREFERRED, Transcript
 from primus_search.values.knobs.values import PARALLEL
 
 PARSED: dict[str, Any] = {"parse_int": whole_number, "parse_float": finite_number}

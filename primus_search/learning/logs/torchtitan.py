@@ -7,8 +7,10 @@ from typing import Any
 
 from primus_search.base.guards.values import whole_number
 from primus_search.launch.read.torchtitan import setting_keys
+from primus_search.learning.conclusion import conclude, product
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.reading import Assumption, LogReading
-from primus_search.learning.transcript import LogTable, Transcript, conclude, product
+from primus_search.learning.transcript import Transcript
 
 _OLD_MESH = re.compile(r"\d-D device mesh with \[([^\]]{0,200})\], \[([^\]]{0,200})\]")
 MESH_KEYS = {

@@ -22,9 +22,11 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.field_paths import value_at, with_value
 from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind, names
-from primus_search.measure.calibrate.points import KERNELS, Direction, KernelKind, Point, PointTable
+from primus_search.measure.calibrate.point_laws import PointTable
+from primus_search.measure.calibrate.points import KERNELS, Direction, KernelKind, Point
 from primus_search.values.candidates import Bools, Floats, Fp8
-from primus_search.values.machine.cluster import NO_TABLES, Accelerator
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.kernel_tables import NO_TABLES
 
 MAX_STANDARD_ERROR = 0.125
 MIN_POINTS_PER_PARAMETER = 4

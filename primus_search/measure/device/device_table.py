@@ -29,7 +29,7 @@ from primus_search.measure.device.timing import Watch, measure
 from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.products import grouped_product, precise8, scaled_mm, wide8
-from primus_search.values.machine.cluster import GROUPED
+from primus_search.values.machine.kernel_tables import GROUPED
 
 COLUMNS = (
     "kind", "gpu", "dtype", "op", "m", "n", "k", "seq", "head_dim", "heads", "batch", "causal", "message_bytes",

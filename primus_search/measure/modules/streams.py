@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
-from primus_search.values.machine.cluster import MemoryLaw
+from primus_search.values.machine.accelerator import MemoryLaw
 
 LEARNING_RATE = 1e-4
 

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from primus_search.files.fields import Fields, key_table, per_layer
+from primus_search.files.fields import Fields
+from primus_search.files.known_keys import key_table
 from primus_search.models.families import parts
 from primus_search.models.families.expert_models import compressed_mixers
 from primus_search.models.families.parts import Values, sizes
+from primus_search.models.layer_pattern import per_layer
 from primus_search.values.model import (
     Attention,
     GatedDeltaNet,

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from primus_search.files.fields import REQUIRED, Fields, key_table
-from primus_search.models.presets import vocabulary
+from primus_search.files.fields import REQUIRED, Fields
+from primus_search.files.known_keys import key_table
+from primus_search.models.build import vocabulary
 from primus_search.values.model import Attention, LatentAttention, Mixer, MixtureOfExperts
 
 Values = dict[str, Any]

@@ -15,7 +15,7 @@ from operator import or_
 from pathlib import Path
 from typing import Any
 
-from primus_search.values.knobs import values
+import primus_search.values.knobs.values as values
 from primus_search.values.knobs.knob import Enters, Kind, Knob, Row, Scope
 from primus_search.values.layout import Layout
 

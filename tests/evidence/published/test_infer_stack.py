@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.cost.confidence.uncertainty import ASSUMED, band, interval, memory_error
 from primus_search.cost.project import Projector
-from primus_search.cost.projection import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
 from primus_search.declare.space_file import make_space
-from primus_search.evidence.published import validated
-from primus_search.evidence.published.parts_of_run import build_stack, inferred_stack
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.published.run_machine import build_stack, inferred_stack
 from primus_search.evidence.published.run_table import PublishedRun
 from primus_search.files.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.files.search_path import FileKind, names

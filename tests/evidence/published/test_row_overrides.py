@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.evidence.published import validated
-from primus_search.evidence.validate.score_runs import summary
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.summary import summary
 from tests.evidence.published.test_run_table import LLAMA, outcome_of
 
 ENTRY = """

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import UNKNOWN
-from primus_search.evidence.published import validated
-from primus_search.evidence.published.parts_of_run import hardware_of, stack_name
+from primus_search.evidence.published.convert import validated
+from primus_search.evidence.published.run_machine import hardware_of, stack_name
 from primus_search.evidence.published.run_table import Skipped
-from primus_search.evidence.validate.score_runs import Refitted, Validation, summary
+from primus_search.evidence.validate.score_runs import Refitted, Validation
+from primus_search.evidence.validate.summary import summary
 from primus_search.files.word_rules import first, vocabulary
 from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
 from tests.support.published_run import meaning, run_with

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from primus_search.evidence.validate.score_runs import SMALLEST, ScoredRun, first_choices, sweeps
+from primus_search.evidence.validate.first_choices import SMALLEST, first_choices, sweeps
+from primus_search.evidence.validate.score_runs import ScoredRun
 
 
 def row(configuration: int, measured: float, predicted: float, job: str = "a") -> Any:

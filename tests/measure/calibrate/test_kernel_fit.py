@@ -18,7 +18,8 @@ from primus_search.files.search_path import FileKind as Named
 from primus_search.files.search_path import names
 from primus_search.measure.calibrate.hardware_edits import leaves, with_fitted
 from primus_search.measure.calibrate.kernel_fit import MAX_FITTED, Calibration, calibrate, number_at
-from primus_search.measure.calibrate.points import Direction, KernelKind, Point, PointTable, read_points
+from primus_search.measure.calibrate.point_laws import PointTable
+from primus_search.measure.calibrate.points import Direction, KernelKind, Point, read_points
 from primus_search.measure.device.device_table import COLUMNS, to_csv
 from primus_search.values.candidates import Fp8
 from tools.docs.generated import count_fitted

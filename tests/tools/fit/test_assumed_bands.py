@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.cost.confidence.uncertainty import ASSUMED
-from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.intervals import HONEST, Band, assumed_bands, outer

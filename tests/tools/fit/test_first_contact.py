@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import Seen, fitted_errors, is_maker, words
 

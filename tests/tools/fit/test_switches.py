@@ -5,7 +5,7 @@ import pytest
 from primus_search.cost.memory.activations import layer_activations
 from primus_search.cost.memory.share import Share
 from primus_search.evidence.published.convert import converted
-from primus_search.evidence.published.parts_of_run import stack_name, switched
+from primus_search.evidence.published.run_machine import stack_name, switched
 from primus_search.evidence.published.run_table import PublishedRun
 from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.files.word_rules import first, vocabulary

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.evidence.published import measured_table
+from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.published.run_table import read_rows
 from tools.fit.training_parameters import die, is_informative, parameters, quoted
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit

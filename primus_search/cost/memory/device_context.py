@@ -1,0 +1,31 @@
+"""Memory that no tensor of the model explains: device context and communicators.
+
+The driver counts both; torch's `max_memory_reserved` does not, and `max_memory_allocated` leaves out allocator slack as
+well (`chunk_memory`).
+"""
+
+import numpy as np
+
+from primus_search.cost.memory.share import Share
+from primus_search.values.candidates import Floats
+from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.machine.stack import Stack
+
+
+def context_bytes(accelerator: Accelerator, stack: Stack, s: Share) -> Floats:
+    """Device context, buffers of one communicator per group with more than one member, what the stack adds to them.
+
+    Groups: world, tensor, context, pipeline, data, expert and expert-data parallel. The world's own communicator is
+    there as soon as there is more than one device.
+
+    An allocator with a pool of its own (`device_share`) leaves the rest of the device to these, which is lost to it
+    even where they need less. Source: JAX, "GPU memory allocation", XLA_PYTHON_CLIENT_MEM_FRACTION.
+    """
+    groups = [s.tp > 1, s.cp > 1, s.pp > 1, s.dp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1)]
+    devices = s.tp * s.cp * s.dp * s.pp
+    number = np.sum(groups, axis=0) + (devices > 1)
+    footprint = accelerator.footprint
+    fixed = footprint.context_bytes + stack.memory.driver_bytes
+    beside_the_pool = accelerator.hbm_bytes * (1.0 - stack.memory.device_share)
+    result: Floats = np.maximum(fixed + footprint.communicator_bytes * number, beside_the_pool)
+    return result

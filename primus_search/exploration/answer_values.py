@@ -1,0 +1,76 @@
+"""The answer of a run as values, as run.json holds it: what to run, what it rests on, and the choices beside it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One row of the ranking to choose from.
+
+    letter   what commands and the page take in place of the rank      rank     place in ranking.csv, from 1
+    what     the row in words; of all but A what differs from A        when     when to take it
+    rate     expected tokens/s/GPU                                     change   of the rate against A's, -0.31
+    """
+
+    letter: str
+    rank: int
+    what: str
+    when: str
+    rate: float
+    change: float
+    memory_bytes: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the first screen says. Rates in tokens/s/GPU, `low` and `high` the ends of their 90 % interval.
+
+    job, size       model, devices, framework and stack; lengths and counts      what   the recommendation in words
+    flops_per_s     of the model per GPU      peak_share   of the peak of `number_format`
+    notes           what to know before it is started
+    trust           what figures rest on, one sentence each
+    remarks         what else was noted of the space and the search
+    """
+
+    job: str
+    size: str
+    what: str
+    rate: float
+    low: float
+    high: float
+    flops_per_s: float
+    peak_share: float
+    number_format: str
+    memory_bytes: float
+    device_bytes: float
+    verdict: str
+    fit_probability: float
+    trust: tuple[str, ...]
+    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    counts: str
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "Answer":
+        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises TypeError or
+        KeyError for other data."""
+        chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
+        texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
+        return cls(**{**_known(cls, data), **texts, "choices": chosen})
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain values for run.json."""
+        return asdict(self)
+
+    def rank_of(self, letter: str) -> int | None:
+        """The rank that a letter stands for; None for one that is not among the choices."""
+        return next((one.rank for one in self.choices if one.letter == letter.upper()), None)
+
+
+def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a mapping the fields of a type."""
+    return {name: data[name] for name in vars(cls)["__dataclass_fields__"] if name in data}

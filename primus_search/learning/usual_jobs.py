@@ -1,0 +1,61 @@
+"""Usual jobs on a cluster's devices, and legal neighbours of runs: where a stack is compared with the mixture."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from primus_search.learning import posterior as mixtures
+from primus_search.learning.logs import table
+from primus_search.learning.posterior import Reference
+from primus_search.models.model_files import load_model
+from primus_search.values.candidates import Candidates, Recompute, degrees, joined
+from primus_search.values.job import Job
+from primus_search.values.machine.cluster import Cluster
+from primus_search.values.measured_run import MeasuredRun
+from primus_search.values.workload import Workload
+
+MOST_JOBS = 3
+TENSOR_SIZES = (1, 2, 4, 8)
+BATCH_FACTORS = (1, 2)
+RECOMPUTES = (Recompute.NONE, Recompute.FULL)
+
+
+def usual(cluster: Cluster) -> list[Reference]:
+    """Usual jobs on the devices of a cluster, those that divide there."""
+    found = []
+    for one in table("software")["usual"]:
+        workload = Workload(seq_length=one["seq_length"], global_batch_size=one["global_batch_size"])
+        job = Job(load_model(one["model"]), replace(cluster, num_nodes=one["nodes"]), workload)
+        rows = joined([Candidates.from_words(row) for row in one["rows"]])
+        whole = degrees(rows, world=job.cluster.world, global_batch_size=job.workload.global_batch_size)
+        rows = rows.take(np.flatnonzero(whole.is_whole & (rows.tp <= job.network.gpus_per_node)))
+        if len(rows):
+            found.append(Reference(job=job, table=rows))
+    return found
+
+
+def references(runs: Sequence[MeasuredRun]) -> list[Reference]:
+    """The runs' own configurations, and for some of their jobs legal neighbours in tensor size, batch, recompute."""
+    own = [mixtures.reference_of(run) for run in runs]
+    jobs = list({(one.job.model, one.job.workload, one.job.cluster.num_nodes): one for one in own}.values())
+    return own + [replace(one, table=table) for one in jobs[:MOST_JOBS] for table in _neighbours(one)]
+
+
+def _neighbours(one: Reference) -> Iterator[Candidates]:
+    """One table of the legal neighbours of a run, none where it has none."""
+    row, model = one.table.row(0), one.job.model
+    tables = []
+    for tp, factor, recompute in product(TENSOR_SIZES, BATCH_FACTORS, RECOMPUTES):
+        if model.num_kv_heads % tp or tp > one.job.network.gpus_per_node:
+            continue
+        batch = row["micro_batch_size"] * factor
+        changed = row | {"tp": tp, "micro_batch_size": batch, "sequence_parallel": tp > 1}
+        changed |= {"recompute": "none" if recompute is Recompute.NONE else "full", "recompute_num_layers": 0}
+        table = Candidates.from_words(changed)
+        whole = degrees(table, world=one.job.cluster.world, global_batch_size=one.job.workload.global_batch_size)
+        if bool(np.all(whole.is_whole)):
+            tables.append(table)
+    if tables:
+        yield joined(tables)
