@@ -16,6 +16,7 @@ DATA = {
         "spaces",
         "spaces/keys",
         "spaces/keys/arguments",
+        "spaces/keys/refusals",
         "spaces/models",
         "sweeps",
     )

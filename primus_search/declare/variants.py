@@ -9,7 +9,7 @@ ways to launch. Names are those of the YAML files, units included; a number insi
 import dataclasses
 import itertools
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_origin
 
@@ -64,6 +64,13 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
     values = [read_value(path[-1], hint, one, at, factor, reading) for one, at in zip(items, places, strict=True)]
     problems += reading.problems
     return None if reading.problems else HardwareAxis(key, part, path, tuple(zip(items, values, strict=True)))
+
+
+def stack_fields(keys: Iterable[str]) -> set[str]:
+    """The fields of a stack that keys of a space file name (`stack.gradient_B`, `stack.precision.gradient_B`)."""
+    named = {name.rpartition(".")[2]: path[-1] for name, path, _, _ in _numbers(Stack)}
+    words = (key.strip().rpartition(".")[2] for key in keys if key.strip().startswith("stack."))
+    return {named[word] for word in words if word in named}
 
 
 def _numbers(part: type) -> Iterator[tuple[str, tuple[str, ...], Any, float]]:

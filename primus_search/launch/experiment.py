@@ -30,6 +30,7 @@ class Experiment:
     numbers       numbers of the stack that its settings decide
     not_modelled  `key: value` of every setting that no axis covers, with its effect where that is known
     variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
+    written       settings as a file has them, which its framework checks when it starts; empty for a run of a log
     assumed       `axis = value: why` of what a log does not print
     """
 
@@ -44,6 +45,7 @@ class Experiment:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = field(default=())
     variant: str = ""
+    written: Settings = field(default_factory=dict)
     assumed: tuple[str, ...] = field(default=())
 
     @property

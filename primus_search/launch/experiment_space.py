@@ -7,13 +7,15 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.space_file import make_space
+from primus_search.declare.variants import stack_fields
 from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment import Experiment
+from primus_search.launch.refusals import refused
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
-from primus_search.space import Space
+from primus_search.space import AXES, Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.framework import Framework
-from primus_search.values.machine.stack import GROUP_OF, number_of, with_numbers
+from primus_search.values.machine.stack import number_of, with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
 
 
@@ -21,7 +23,7 @@ from primus_search.values.machine.state_formats import is_stacks_own
 class Start:
     """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed.
 
-    per_node  GPUs of a node, where they are not those of the hardware file; else 0
+    per_node  GPUs of a node, where they are not those of the hardware file; else 0     world  GPUs in all
     """
 
     experiment: Experiment
@@ -29,6 +31,7 @@ class Start:
     nodes: int
     per_node: int
     model: str
+    world: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -63,6 +66,10 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         stack = _variant(experiment.framework, begun.hardware, experiment.variant)
     if stack is not None:
         data["stack"] = stack
+    problems = refused(experiment.framework.launcher, experiment.written, begun.world)
+    if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
+        title = experiment.framework.title
+        raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])
     make = partial(
         make_space,
         name=str(experiment.path),
@@ -71,18 +78,18 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         environ={},
         model=experiment.model,
     )
-    space = _with_numbers(make(data), experiment.numbers)
+    set_by_user = stack_fields(text.partition("=")[0] for text in sets)
+    decided = {name: value for name, value in experiment.numbers.items() if name not in set_by_user}
+    space = _with_numbers(make(data), decided)
     if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):
         return space
-    return _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), experiment.numbers)
+    return _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
 
 
 def _with_numbers(space: Space, numbers: Mapping[str, Any]) -> Space:
-    """The space on a stack with the numbers that a file decides, but for those that the user set; noted where they
-    differ from the stack's own."""
-    stack, overridden = space.cluster.stack, space.cluster.overridden
-    own = {name: value for name, value in numbers.items() if f"stack.{GROUP_OF[name]}.{name}" not in overridden}
-    differs = {name: value for name, value in own.items() if number_of(stack, name) != value}
+    """The space on a stack with the numbers that a file decides, noted where they differ from the stack's own."""
+    stack = space.cluster.stack
+    differs = {name: value for name, value in numbers.items() if number_of(stack, name) != value}
     if not differs:
         return space
     pairs = (f"{name} {_word(value)} (stack file: {_word(number_of(stack, name))})" for name, value in differs.items())

@@ -53,6 +53,7 @@ def start(
         nodes=nodes,
         per_node=gpus if gpus != of_hardware else 0,
         model=named,
+        world=nodes * gpus,
         notes=tuple(notes),
     )
 

@@ -16,7 +16,7 @@ from primus_search.cost.laws.collectives import (
 from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
-from primus_search.cost.traffic.data_parallel import DataParallel, data_parallel
+from primus_search.cost.traffic.data_parallel import DataParallel, bucket_params, data_parallel
 from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.sharded_weights import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
@@ -387,3 +387,9 @@ def test_weights_of_fp4_are_gathered_in_bf16_and_cast_for_each_pass() -> None:
 def test_rows_that_do_not_shard_weights_pay_nothing() -> None:
     got = sharded(Candidates.table(sharding=[0, 1, 2]))
     assert got.forward.seconds.tolist() == got.backward.seconds.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_buckets_grow_with_the_data_parallel_size() -> None:
+    grown = with_numbers(PLAIN, {"gradient_bucket_params": 4e7, "bucket_params_per_rank": 1e6})
+    assert [float(bucket_params(grown, np.array([n]))[0]) for n in (1, 40, 64, 256)] == [4e7, 4e7, 6.4e7, 2.56e8]
+    assert float(bucket_params(PLAIN, np.array([256]))[0]) == PLAIN.sharding.gradient_bucket_params

@@ -42,6 +42,7 @@ from primus_search.launch.read.script_arguments import (
     settings_in,
 )
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
+from primus_search.launch.refusals import VARIABLE
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.families.megatron_hybrid import PATTERNS
@@ -126,7 +127,8 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides}
-    return experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
+    made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
+    return replace(made, written=found)
 
 
 def _torchtitan_of_primus(
@@ -319,6 +321,7 @@ def of_settings(
 
     is_whole: what they leave out is at the default of the framework.
     """
+    given, environ = _without_variables(given)
     with readable(shown(path)):
         if framework.launcher == "torchtitan":
             return of_torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
@@ -332,10 +335,17 @@ def of_settings(
         read = experiment_of(
             path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole
         )
+        read = replace(read, written=dict(given) | environ if is_whole else NOTHING)
     if rows is None:
         return read
     why = "the file names no vocabulary; --set vocab_size= changes it"
     return replace(read, assumed=(f"vocab_size = {rows}: {why}",))
+
+
+def _without_variables(given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings, and the variables of the job's environment among them."""
+    environ = {key: value for key, value in given.items() if key.startswith(VARIABLE)}
+    return {key: value for key, value in given.items() if key not in environ}, environ
 
 
 def is_sized(found: Settings) -> bool:

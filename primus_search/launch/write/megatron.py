@@ -16,6 +16,7 @@ from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
 from primus_search.launch.read.megatron import GROUP, LEVELS
 from primus_search.launch.read.script_arguments import FLAGS
+from primus_search.launch.refusals import refused
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.launch.write.shell import Text, argument_table, launch_file, words
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments
@@ -48,6 +49,7 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
 def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     groups = arguments(job)
+    must_start(job, {key: value for settings in groups.values() for key, value in settings.items()})
     values: dict[str, Any] = {
         "arrays": {name: words(settings) for name, settings in groups.items()},
         "is_fsdp": not groups["CANDIDATE_ARGS"].keys().isdisjoint(("use_torch_fsdp2", "use_megatron_fsdp")),
@@ -60,6 +62,13 @@ def _flag(framework: Framework, key: str, value: Any) -> tuple[str, Any]:
     """A setting as an argument of the command line: `--no-X` where it is off and on by default."""
     flag = FLAGS.get(key, key)
     return (f"no_{flag}", True) if value is False and framework.defaults.get(key) is True else (flag, value)
+
+
+def must_start(job: LaunchJob, settings: Mapping[str, Any]) -> None:
+    """Raise `Inexpressible` where the framework refuses the settings that a file would have."""
+    problems = refused(job.framework.launcher, settings, job.cluster.world)
+    if problems:
+        raise Inexpressible(f"{job.framework.title} does not start it: {'; '.join(map(str, problems))}")
 
 
 def _arguments_of(job: LaunchJob) -> dict[str, Any]:

@@ -1,0 +1,255 @@
+"""The settings of a job as its framework resolves them, and what the framework refuses.
+
+    judged("megatron", {"num_layers": "46", "pipeline_model_parallel_size": "4", ...}, world=32)
+
+`spaces/keys/arguments/RELEASE.tsv` has every argument of a release with its default and type, written by a tool from
+the framework's own parser. `spaces/keys/refusals/NAME.yaml` has the framework's resolutions and refusals in its own
+order, each with its source by release. Given values are laid over the defaults, and the rows applied one by one.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.values import finite_number, whole_number
+from primus_search.files.known_keys import FOLDER, key_table
+from primus_search.files.search_path import roots
+from primus_search.launch.contract import is_off
+from primus_search.launch.expressions import filled_in, parsed, value_of
+from primus_search.models.layer_pattern import layer_pattern
+from primus_search.values.layout import expand
+from primus_search.values.machine.framework import Settings
+
+DEVICE, TE_VERSION = 9, 2.13
+"""Compute capability and Transformer Engine that are taken where a job does not name them: Hopper, 2.13."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument of a release: its type, its default, the values it takes, and the flags that set it."""
+
+    name: str
+    kind: str
+    default: Any
+    choices: tuple[Any, ...]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A resolution (`sets`) or a refusal (`legal`, `reason`, `cure`) that applies `when` an expression holds."""
+
+    name: str
+    when: str
+    legal: str
+    reason: str
+    cure: str
+    sets: Mapping[str, str]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a framework does not start a job, what to change, and the line of the framework."""
+
+    name: str
+    reason: str
+    cure: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.cure} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A release of a framework with its tables: `arguments`, and the rows of some files that name `rows` as source."""
+
+    arguments: str
+    rows: tuple[tuple[str, str], ...]
+
+
+RELEASES: Mapping[str, tuple[Release, ...]] = {
+    "megatron": tuple(
+        Release(arguments=f"megatron@{core}", rows=(("megatron", core),)) for core in ("core_0.20", "core_0.16")
+    ),
+    "primus": (Release(arguments="primus", rows=(("megatron", "core_0.16"), ("primus", "primus"))),),
+}
+"""Releases of a contract, newest first. Primus runs the checks of the Megatron that it pins, then its own."""
+
+
+@lru_cache(maxsize=8)
+def arguments(release: str) -> Mapping[str, Argument]:
+    """Every argument of a release (`megatron@core_0.20`) by its name. Raises `InputError` where no table is there."""
+    for root in roots():
+        path = root / FOLDER / "arguments" / f"{release}.tsv"
+        if path.is_file():
+            lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
+            return {line[0]: _argument(*line) for line in lines}
+    raise InputError([Problem(f"{FOLDER}/arguments/{release}.tsv", "no such file; it is part of the package")])
+
+
+def _argument(name: str, kind: str, default: str, choices: str = "", flags: str = "") -> Argument:
+    return Argument(
+        name=name,
+        kind=kind,
+        default=None if default.startswith("?") else json.loads(default),
+        choices=tuple(json.loads(choices)) if choices else (),
+        flags=tuple(flags.split()),
+    )
+
+
+@lru_cache(maxsize=8)
+def rows(release: Release) -> tuple[Row, ...]:
+    """Resolutions and refusals of a release, in the framework's own order."""
+    listed = [(one, source) for name, source in release.rows for one in key_table(f"refusals/{name}")]
+    listed.sort(key=lambda pair: pair[0].get("at") != "before")
+    return tuple(
+        Row(
+            name=one["name"],
+            when=str(one.get("when", "True")),
+            legal=str(one.get("legal", "True")),
+            reason=str(one.get("reason", "")),
+            cure=str(one.get("cure", "")),
+            sets=one.get("set", {}),
+            source=one["source"][source],
+        )
+        for one, source in listed
+        if source in one["source"]
+    )
+
+
+def release_of(name: str, given: Settings) -> Release:
+    """The newest release of a contract that knows most of the arguments of a file."""
+    return min(RELEASES[name], key=lambda one: sum(key not in arguments(one.arguments) for key in given))
+
+
+def refused(name: str, given: Settings, world: int, *, device: int = DEVICE) -> list[Refusal]:
+    """What a framework refuses of a job on `world` GPUs; empty where it starts, and for a framework without rows.
+
+    given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
+            of the job's environment, and rows that read one that is not given are left out
+    device  compute capability of NVIDIA's devices
+    """
+    if name not in RELEASES:
+        return []
+    release = release_of(name, given)
+    settings, problems = resolved_start(release, given, world, device)
+    for row in rows(release):
+        if any(key not in settings for key in _VARIABLE.findall(f"{row.when} {row.legal}")):
+            continue
+        try:
+            if not value_of(parsed(row.when), settings.get):
+                continue
+            if not value_of(parsed(row.legal), settings.get):
+                reason, cure = (filled_in(text, settings.get) for text in (row.reason, row.cure))
+                problems.append(Refusal(name=row.name, reason=reason, cure=cure, source=row.source))
+            settings.update({key: value_of(parsed(text), settings.get) for key, text in row.sets.items()})
+        except (TypeError, ZeroDivisionError, KeyError, IndexError, ValueError, AttributeError):
+            continue  # a value of another kind than the row expects: unknown, not refused
+    return problems
+
+
+def resolved_start(release: Release, given: Settings, world: int, device: int) -> tuple[dict[str, Any], list[Refusal]]:
+    """The given settings over the defaults of a release, typed, before any row; and values of another type."""
+    table, problems = arguments(release.arguments), list[Refusal]()
+    settings = {one.name: one.default for one in table.values()}
+    for key, value in named(release, given).items():
+        if key.startswith(VARIABLE):
+            settings[key] = str(value)
+        if key not in table:
+            continue
+        try:
+            settings[key] = typed(table[key], value)
+        except ValueError as error:
+            source = f"arguments of {release.arguments}"
+            problems.append(Refusal(name=key, reason=str(error), cure="write one", source=source))
+    settings |= {"world_size": world, "device_arch": device, "te_version": TE_VERSION}
+    settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
+    settings["global_batch_size_given"] = settings.get("global_batch_size")
+    settings["offload_modules"] = settings.get("offload_modules") or []
+    settings["cuda_graph_modules"] = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
+    if text := settings.get("pipeline_model_parallel_layout"):
+        parts = expand(str(text))
+        settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
+    return settings, problems
+
+
+VARIABLE = "env_"
+"""What begins the name of a variable of the environment."""
+_VARIABLE = re.compile(r"\benv_\w+")
+
+
+def named(release: Release, given: Settings) -> dict[str, Any]:
+    """Settings under the names of arguments: those that a file has by the flag that sets them, `no_X` among them."""
+    flags = _flags(release.arguments)
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        name, is_set = flags.get(key, (key, True))
+        found[name] = value if is_set else is_off(value)
+    return found
+
+
+@lru_cache(maxsize=8)
+def _flags(table: str) -> Mapping[str, tuple[str, bool]]:
+    """Each flag of a table with underscores -> the argument, and whether the flag sets it or switches it off."""
+    return {
+        flag.lstrip("!-").replace("-", "_"): (one.name, not flag.startswith("!"))
+        for one in arguments(table).values()
+        for flag in one.flags
+    }
+
+
+def typed(one: Argument, value: Any) -> Any:
+    """A given value as the type of its argument. Raises ValueError for one of another type or none of its choices."""
+    if one.kind == "flag":
+        return not is_off(value)
+    words = [str(part) for part in value] if isinstance(value, list) else _BRACKETS.sub(" ", str(value)).split()
+    if value is None or (one.default is None and str(value).lower() in ("none", "null")):
+        return None
+    if one.kind.startswith("list"):
+        return [_whole(one, word) for word in words] if one.kind == "list[int]" else words
+    if one.kind == "int":
+        return _whole(one, str(value))
+    if one.kind == "float":
+        if (number := finite_number(str(value))) is None:
+            raise ValueError(f"{one.name}: {str(value)[:80]!r} is not a number")
+        return number
+    if one.kind == "pattern":
+        return _pattern(value)
+    return str(value)
+
+
+_BRACKETS = re.compile(r"[\[\](),'\"]")
+
+
+def _whole(one: Argument, text: str) -> int:
+    number = whole_number(text.strip().removeprefix("-"))
+    if number is None:
+        raise ValueError(f"{one.name}: {text[:80]!r} is not a whole number")
+    return -number if text.strip().startswith("-") else number
+
+
+def _pattern(value: Any) -> Any:
+    """A frequency of layers or a pair: a whole number, or one number for each."""
+    if isinstance(value, list):
+        value = ",".join(map(str, value))
+    if (number := whole_number(str(value))) is not None:
+        return number
+    text = str(value).strip()
+    if text[:1] in "[(":
+        return list(
+            layer_pattern(text.replace("(", "[").replace(")", "]") if "," in text and "*" not in text else text)
+        )
+    return [_number(word) for word in text.split(",")]
+
+
+def _number(text: str) -> int:
+    number = whole_number(text.strip())
+    if number is None:
+        raise ValueError(f"{text[:80]!r} is not a whole number")
+    return number

@@ -1,0 +1,63 @@
+"""Numbers of a stack that settings of a file decide, read and written by one row of the contract."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.files.framework_files import load_framework
+from primus_search.files.hardware_files import load_stack
+from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings
+from primus_search.launch.experiment_space import space_of
+from primus_search.learning.started_experiment import start
+from primus_search.values.candidates import DEFAULTS
+from primus_search.values.machine.stack import number_of, with_numbers
+
+MEGATRON = load_framework("megatron")
+ROW = dict(DEFAULTS) | {
+    "sharding": "distributed_optimizer", "overlap_grad_reduce": True, "state_format": "stack", "fp8": "none",
+    "optimizer_offload": 0,
+}  # fmt: skip
+SCRIPT = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --seq-length 4096 --swiglu --bf16 "
+    "--max-position-embeddings 4096 --disable-bias-linear --position-embedding-type rope --vocab-size 128256 "
+    "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 64 --normalization RMSNorm "
+    "--use-distributed-optimizer "
+)
+
+
+def numbers(**settings: object) -> dict[str, object]:
+    return decided_numbers(MEGATRON, ROW, settings, has_experts=True)
+
+
+def test_gradients_are_in_fp32_unless_the_file_reduces_in_bf16() -> None:
+    assert numbers(bf16=True)["gradient_bytes"] == numbers(bf16=True)["gradient_comm_bytes"] == 4.0
+    assert numbers(grad_reduce_in_bf16=True)["gradient_bytes"] == 2.0
+
+
+def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
+    assert numbers(ddp_bucket_size="134217728")["gradient_bucket_params"] == 134217728.0
+    assert "gradient_bucket_params" not in numbers()
+
+
+@pytest.mark.parametrize("one", [one for one in MEGATRON.decides if one.settings], ids=lambda one: one.number)
+def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
+    row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
+    stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
+    written = deciding_settings(MEGATRON, stack, row, has_experts=True)
+    assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
+    assert one.settings.keys() <= decided_keys(MEGATRON, row, written, has_experts=True)
+
+
+def test_a_run_of_a_log_decides_only_what_it_prints() -> None:
+    assert decided_numbers(MEGATRON, ROW, {}, has_experts=True, is_whole=False) == {}
+    printed = decided_numbers(MEGATRON, ROW, {"grad_reduce_in_bf16": False}, has_experts=True, is_whole=False)
+    assert printed["gradient_bytes"] == 4.0
+
+
+def test_the_job_of_a_file_has_its_numbers_and_a_set_wins(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(SCRIPT)
+    begun = start(path, "h100", 0)
+    assert number_of(space_of(begun, [], None, "").cluster.stack, "gradient_bytes") == 4.0
+    assert number_of(space_of(begun, ["stack.gradient_B=2"], None, "").cluster.stack, "gradient_bytes") == 2.0

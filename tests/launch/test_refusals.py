@@ -1,0 +1,145 @@
+"""Refusals of a framework as rows over the resolved settings of a job, against the framework's own checks."""
+
+import ast
+import time
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.experiment_space import space_of
+from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.refusals import RELEASES, Refusal, arguments, refused, resolved_start, rows
+from primus_search.learning.started_experiment import start
+from tests.support.judge.checkouts import checkout, missing
+from tests.support.judge.megatron import Megatron
+from tests.support.random_scripts import jobs
+
+SCRIPT = (
+    "torchrun --nproc_per_node 8 --nnodes {nodes} pretrain_gpt.py --num-layers 32 --hidden-size 4096 "
+    "--ffn-hidden-size 14336 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --swiglu "
+    "--disable-bias-linear --position-embedding-type rope --untie-embeddings-and-output-weights --bf16 "
+    "--vocab-size 128256 --micro-batch-size 1 --global-batch-size 256 "
+)
+ILLEGAL = {
+    "--recompute-granularity full --recompute-num-layers 1": "full_method",
+    "--recompute-granularity selective --recompute-method uniform": "selective_method",
+    "--overlap-param-gather --use-distributed-optimizer": "gather_overlap_reduce",
+    "--pipeline-model-parallel-size 5": "world_divides",
+    "--pipeline-model-parallel-size 16 --num-layers 46": "layers_on_stages",
+    "--expert-model-parallel-size 2": "",
+    "--num-layers many": "num_layers",
+}
+
+
+def script(folder: Path, flags: str, nodes: int = 2) -> Path:
+    path = folder / "run.sh"
+    path.write_text(SCRIPT.format(nodes=nodes) + flags)
+    return path
+
+
+@pytest.mark.parametrize("flags", ILLEGAL)
+def test_what_megatron_refuses_is_not_priced(flags: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        space_of(start(script(tmp_path, flags), "h100", 0), [], None, "")
+    if ILLEGAL[flags]:
+        experiment = start(script(tmp_path, flags.replace("many", "32")), "h100", 0).experiment
+        found = {one.name for one in refused("megatron", {**experiment.written, **given(flags)}, 16)}
+        assert ILLEGAL[flags] in found
+    assert "Megatron" in str(caught.value) or "whole number" in str(caught.value)
+
+
+def given(flags: str) -> dict[str, str | bool]:
+    parts = [one.split() for one in flags.split("--") if one]
+    return {name.replace("-", "_"): value[0] if value else True for name, *value in parts}
+
+
+def test_a_refusal_names_numbers_and_the_nearest_cure(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        flags = "--pipeline-model-parallel-size 4 --num-layers 46"
+        space_of(start(script(tmp_path, flags), "h100", 0), [], None, "")
+    said = str(caught.value)
+    assert "46 layers (ends counted) do not divide over 4 stages" in said
+    assert "--decoder-last-pipeline-num-layers 10, or 48 layers" in said
+
+
+def test_a_legal_script_is_priced_and_one_flag_more_is_not(tmp_path: Path) -> None:
+    flags = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+    assert space_of(start(script(tmp_path, flags), "h100", 0), [], None, "").cluster.world == 16
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_rows_read_settings_that_the_framework_has(name: str) -> None:
+    """Of every release together: an older one lacks arguments of a newer one, and Megatron lacks those of Primus."""
+    known = {key for releases in RELEASES.values() for one in releases for key in arguments(one.arguments)}
+    known |= {"use_gloo_process_groups", *FUNCTIONS, *OF_PRIMUS}
+    for release in RELEASES[name]:
+        start_settings, _ = resolved_start(release, {"pipeline_model_parallel_layout": "Et|tL"}, 8, 9)
+        known |= start_settings.keys() | {key for row in rows(release) for key in row.sets}
+        for row in rows(release):
+            for text in (row.when, row.legal, *row.sets.values()):
+                nodes = list(ast.walk(parsed(text)))
+                bound = {one.target.id for one in nodes if isinstance(one, ast.comprehension)}  # type: ignore[attr-defined]
+                read = {one.id for one in nodes if isinstance(one, ast.Name) and not one.id.startswith("env_")}
+                assert read - bound <= known, row.name
+            assert ":" in row.source or " " in row.source
+
+
+OF_PRIMUS = (
+    "recompute_layer_ids", "compress_ratios", "moe_router_topk_limited_devices", "use_turbo_parallel_linear",
+    "use_fsdp2_fp32_param_optimizer", "use_fsdp2_bf16_master_weight_optimizer", "fp4_use_native_te_autocast",
+    "use_turbo_grouped_mlp",
+)  # fmt: skip
+"""Settings of Primus' patches that no default file of it has."""
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a % (b * 2) == 0", True), ("a is not None and b is None", False), ("c is None", True), ("-(-a // 3)", 6),
+        ("d is list", True), ("d is not int", True), ("all(x > 0 for x in d)", True), ("'x' in e", False),
+        ("a if b > 4 else b", 4), ("max(a, 40)", 40), ("product(d) == 6", True), ("model.tp", None),
+        ("0 <= b <= 4", True),
+    ],
+)  # fmt: skip
+def test_expressions_have_the_value_that_python_gives_them(text: str, value: object) -> None:
+    assert value_of(parsed(text), {"a": 16, "b": 4, "d": [1, 2, 3]}.get) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a.b()", "[x for x in d if x]", "lambda: 1", "f'{a}'", "print(1)"]
+)
+def test_nothing_else_is_evaluated(text: str) -> None:
+    with pytest.raises(ValueError, match="not part of the language"):
+        value_of(parsed(text), {"a": 1, "d": [1]}.get)
+
+
+def test_a_text_keeps_what_cannot_be_computed() -> None:
+    assert filled_in("{a // 2} of {b // 0} and {c}", {"a": 8, "b": 1}.get) == "4 of b // 0 and None"
+
+
+@pytest.mark.skipif(checkout("megatron@core_0.20") is None, reason=missing("megatron@core_0.20"))
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_random_scripts_are_refused_as_megatron_refuses_them(tmp_path: Path) -> None:
+    judge = Megatron(checkout("megatron@core_0.20") or Path())
+    wrong = []
+    for job in jobs("megatron@core_0.20", 100, seed=int(time.strftime("%j"))):
+        (tmp_path / "run.sh").write_text(job.script)
+        ours = [one for one in found_in(tmp_path / "run.sh", job.world) if one.name not in OF_START]
+        verdict = judge.verdict(job.argv, job.world, job.environment)
+        wrong += [(verdict, ours, job.argv)] if verdict.accepted == bool(ours) else []
+    assert wrong == []
+
+
+OF_START = ("expert_groups",)
+"""Refusals of a job's start, which the judge does not run."""
+
+
+def found_in(path: Path, world: int) -> list[Refusal]:
+    """What is refused of the settings of a script, as they are read; one refusal where they cannot be."""
+    try:
+        return refused("megatron", read_experiment(path, world).written, world)
+    except InputError as error:
+        return [Refusal(name="reading", reason=str(error), cure="", source="")]
