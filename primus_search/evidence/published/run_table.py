@@ -115,7 +115,7 @@ class PublishedRun:
 
     def told(self, rules: str, default: Any = None, *, file: str = "words", facts: Facts = NO_FACTS) -> Any:
         """The value of the first rule of a vocabulary file's list that holds for the words and some more facts."""
-        return first(vocabulary(file)[word_rules], {**self.words, **facts}, default)
+        return first(vocabulary(file)[rules], {**self.words, **facts}, default)
 
     def word(self, name: str) -> str:
         """A word, empty when the cell is."""
