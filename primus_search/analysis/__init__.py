@@ -1,1 +1,4 @@
-"""What a finished run says of its candidates: explanations, comparisons, what else could be tried."""
+"""What a finished run says of its candidates: its answer in words, explanations, comparisons, what else could be tried.
+
+May import: learning, exploration, launch, declare, files, cost, space, schedule, values, base.
+"""

@@ -1,1 +1,4 @@
-"""What every room stands on: errors, units, lazy imports, cores, guards. No knowledge of training."""
+"""What every room stands on: errors, units, lazy imports, cores, guards. No knowledge of training.
+
+May import: nothing.
+"""

@@ -3,6 +3,8 @@
 A command is a function of its own name: it parses, calls one function of the library, prints, and returns an exit code
 through the type of the error it meets (`errors.PrimusSearchError.exit_code`). Types and defaults of its options are
 those of the function; `commands.toml` has their texts, and the module of a command that shares one.
+
+May import: every room.
 """
 
 import atexit

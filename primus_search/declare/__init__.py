@@ -2,7 +2,9 @@
 
     load_space("spaces/mixtral_8x22b.yaml")        a search space, with command line and environment applied
 
-May import: models and below. Names are loaded at first use: a catalogue needs no schedules and no compiler.
+Names are loaded at first use: a catalogue needs no schedules and no compiler.
+
+May import: models, files, space, schedule, values, base.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Measured runs of tables and traces, and how well projections meet them.
+"""Measured runs of published tables, and how well projections meet them (`validate`).
 
-May import: learning and below.
+May import: learning, launch, declare, files, cost, schedule, values, base.
 """

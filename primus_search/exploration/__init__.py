@@ -1,6 +1,8 @@
 """Design-space exploration: a funnel over the whole space, on one core or a cluster, and the run folder it leaves.
 
 Names are loaded at first use: opening a run folder needs no funnel and no compiler.
+
+May import: measure, declare, files, cost, space, schedule, values, base.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,4 @@
-"""Our own files as typed values: a YAML text with its lines, hardware, stacks, frameworks, evidence, and where
-named files lie.
+"""Our own files as typed values: YAML with its lines, where named files lie, hardware, stacks, frameworks, evidence.
 
-May import: cost, values, base.
+May import: cost, space, schedule, values, base.
 """

@@ -3,5 +3,5 @@
 `contract` translates between keys and knobs; `read/` makes candidates of files, `write/` makes files of candidates,
 `script/` reads shell scripts. A candidate that a framework cannot start is refused: nothing is left to a comment.
 
-May import: declare and below.
+May import: declare, models, files, space, schedule, values, base.
 """

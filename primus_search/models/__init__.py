@@ -1,4 +1,4 @@
 """Other people's models as `values.model.Model`: HuggingFace, Megatron and Primus files, and the presets.
 
-May import: files and below.
+May import: files, values, base.
 """

@@ -5,6 +5,8 @@ simulate(table, costs).makespan
 
 `build` makes the best order that is known of a schedule; `build(..., launcher="primus")` makes the one that this
 framework runs under the name, which candidates are priced with.
+
+May import: values, base.
 """
 
 from primus_search.schedule.bounds import lower_bound as lower_bound

@@ -1,4 +1,7 @@
-"""The space of training configurations: axes, legality rules, user constraints, enumeration in chunks."""
+"""The space of training configurations: axes, legality rules, user constraints, enumeration in chunks.
+
+May import: schedule, values, base.
+"""
 
 from primus_search.space.auto import auto_values as auto_values
 from primus_search.space.auto import word_values as word_values

@@ -117,3 +117,20 @@ def test_start_up_loads_nothing_heavy(command: str) -> None:
     code = f"import sys; {command}; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+MAY_IMPORT = re.compile(r"^May import: (.*?)\.$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", [name for name in FLOORS if not name.startswith("__")])
+def test_a_room_names_what_it_gives_and_the_rooms_it_imports(name: str) -> None:
+    text = ast.get_docstring(ast.parse((ROOT / name / "__init__.py").read_text(encoding="utf-8"))) or ""
+    listed = MAY_IMPORT.search(text)
+    assert listed and listed.start() > 0, f"{name}/__init__.py: what the room gives, then `May import: ...`"
+    ours = [
+        one for path in MODULES if room(path) == name for _, one in imports(path) if one.startswith("primus_search.")
+    ]
+    found = {one.split(".")[1] for one in ours} & FLOORS.keys() - {name, "__init__"}
+    if listed[1] != "every room":
+        assert found == set(re.findall(r"\w+", listed[1])) - {"nothing"}
+    assert all(FLOORS[other] < FLOORS[name] for other in found)
