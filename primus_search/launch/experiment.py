@@ -32,6 +32,7 @@ class Experiment:
     variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
     written       settings as a file has them, which its framework checks when it starts; empty for a run of a log
     assumed       `axis = value: why` of what a log does not print
+    program       the launcher whose file it is, where that is not the framework's own; its stacks, by vendor
     """
 
     path: Path
@@ -47,6 +48,8 @@ class Experiment:
     variant: str = ""
     written: Settings = field(default_factory=dict)
     assumed: tuple[str, ...] = field(default=())
+    program: str = ""
+    stacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def candidate(self) -> Candidates:

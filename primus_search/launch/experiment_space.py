@@ -64,9 +64,12 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     data |= {"gpus_per_node": begun.per_node} if begun.per_node else {}
     if stack is None and experiment.variant and not framework:
         stack = _variant(experiment.framework, begun.hardware, experiment.variant)
+    if stack is None and experiment.stacks and not framework:
+        stack = experiment.stacks.get(load_hardware(begun.hardware).accelerator.vendor)
     if stack is not None:
         data["stack"] = stack
-    problems = refused(experiment.framework.launcher, experiment.written, begun.world)
+    checks = experiment.written
+    problems = refused(experiment.framework.launcher, checks, begun.world) if checks else []
     if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])

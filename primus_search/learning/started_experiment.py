@@ -32,7 +32,11 @@ def start(
     gpus = per_node or of_hardware
     experiment = read_job(path, max(nodes, 1) * gpus, loaded, arguments)
     framework, world = experiment.framework, experiment.world
-    notes = [f"read as a job of {framework.title} ({framework.release}), whose rules it keeps"]
+    rules = f"{framework.title} ({framework.release})" if framework.release else framework.title
+    program = experiment.program
+    notes = [
+        f"read as a job of {f'{program}, by the rules of {rules}' if program else f'{rules}, whose rules it keeps'}"
+    ]
     if nodes:
         gpus = per_node or world.per_node or of_hardware
     elif world:

@@ -28,6 +28,7 @@ from primus_search.files.source import Document, Keys, did_you_mean, plain, read
 from primus_search.launch.contract import same, translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
+from primus_search.launch.read.launchers import OF_ADAPTERS, launcher_of, read_launcher, refuse_adapters
 from primus_search.launch.read.megatron import candidate_words, model_keys
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
@@ -94,6 +95,8 @@ def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None]
     """What reads a file, by how it is written; None where it is no experiment."""
     if path.suffix == ".toml":
         return _job_file
+    if launcher := launcher_of(path, text):
+        return lambda path, text, world, model: read_launcher(path, text, launcher, world, model, of_settings)
     if re.search(r"^modules:", text, re.MULTILINE):
         return _primus
     if MODEL_ARGUMENTS.search(text):
@@ -200,6 +203,7 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
 
 def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None) -> Experiment:
     """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
+    refuse_adapters(found, OF_ADAPTERS)
     given, undecided = _decided(_with_deepspeed(found, path.parent))
     read = _of_arguments(path, given, world, model)
     return replace(read, assumed=(*read.assumed, *undecided))

@@ -30,7 +30,7 @@ of a node."""
 READ_OF_ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")
 """Variables of the environment that Megatron checks."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
-_OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
+OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
 """A variable without a value that is called after a list of options, which bash leaves out."""
 
 
@@ -121,7 +121,7 @@ def _arguments(words: list[str]) -> dict[str, Any]:
             flag, equals, value = word.removeprefix("--").partition("=")
             name = flag.replace("-", "_")
             found |= {name: [value] if equals else []} if name else {}
-        elif name and not _OPTIONS.fullmatch(word):
+        elif name and not OPTIONS.fullmatch(word):
             found[name].append(word)
     several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
     lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too

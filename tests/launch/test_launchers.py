@@ -1,0 +1,322 @@
+"""Jobs of other launchers read through their tables: a small file of each, and what the job is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primus_search.base.errors import InputError
+from primus_search.launch.experiment_space import space_of
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.launchers import launchers
+from primus_search.learning.started_experiment import start
+from primus_search.values.candidates import DEFAULTS
+from primus_search.values.machine.framework import ANY
+
+SWIFT = """
+NPROC_PER_NODE=4 NNODES=2 \\
+megatron sft \\
+    --model Qwen/Qwen2.5-32B-Instruct \\
+    --dataset one.jsonl two.jsonl --save_safetensors true --packing true \\
+    --tensor_model_parallel_size 4 --sequence_parallel true --pipeline_model_parallel_size 2 \\
+    --micro_batch_size 1 --global_batch_size 64 --max_length 32768 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --attention_backend flash
+"""
+VERL = """
+prompt=1024
+python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer.yaml \\
+  actor_rollout_ref.model.path=$HOME/models/Qwen3-30B-A3B actor_rollout_ref.actor.strategy=megatron \\
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 \\
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 \\
+  actor_rollout_ref.actor.megatron.expert_model_parallel_size=4 \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 \\
+  +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full \\
+  +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform \\
+  +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=1 \\
+  actor_rollout_ref.rollout.tensor_model_parallel_size=2 actor_rollout_ref.rollout.n=8 \\
+  data.max_prompt_length=$prompt data.max_response_length=$((1024 * 3)) \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+  trainer.nnodes=4 trainer.n_gpus_per_node=8 $@
+"""
+VERL_FSDP = """
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct \\
+  data.max_prompt_length=512 \\
+  data.max_response_length=1536 actor_rollout_ref.actor.use_dynamic_bsz=True \\
+  actor_rollout_ref.actor.ppo_max_token_len_per_gpu=9000 \\
+  actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.n=4 \\
+  actor_rollout_ref.actor.fsdp_config.param_offload=False \\
+  actor_rollout_ref.model.enable_gradient_checkpointing=True trainer.nnodes=1 trainer.n_gpus_per_node=8
+"""
+SLIME = """
+MODEL_ARGS=(--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention
+  --num-query-groups 8 --swiglu --normalization RMSNorm --position-embedding-type rope
+  --disable-bias-linear --vocab-size 128256
+  --untie-embeddings-and-output-weights --attention-dropout 0.0 --hidden-dropout 0.0)
+PERF_ARGS=(--tensor-model-parallel-size 2 --sequence-parallel --use-dynamic-batch-size --max-tokens-per-gpu 9216)
+ray job submit --address=http://127.0.0.1:8265 -- python3 train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 \\
+  --colocate ${MODEL_ARGS[@]} ${PERF_ARGS[@]} --hf-checkpoint /root/Llama --load $NOWHERE/x --rollout-batch-size 32 \\
+  --n-samples-per-prompt 8 --rollout-max-response-len 4096 --global-batch-size 256 ${EVAL_ARGS[@]}
+"""
+NEMO_RL = """
+defaults: base.yaml
+policy:
+  model_name: meta-llama/Llama-3.1-8B-Instruct
+  train_global_batch_size: 512
+  train_micro_batch_size: 1
+  max_total_sequence_length: 4096
+  megatron_cfg: {enabled: true, pipeline_model_parallel_size: 2, activation_checkpointing: false}
+cluster: {gpus_per_node: 8, num_nodes: 2}
+"""
+NEMO_RL_BASE = """
+policy:
+  megatron_cfg: {enabled: false, recompute_granularity: full, tensor_model_parallel_size: 4, sequence_parallel: true,
+    peft: {enabled: false, dim: 8}, optimizer: {use_distributed_optimizer: true, lr: 1.0e-6}}
+  dtensor_cfg: {enabled: false}
+"""
+AUTOMODEL = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+step_scheduler: {global_batch_size: 128, local_batch_size: 4}
+distributed: {strategy: fsdp2, dp_size: none, tp_size: 1, cp_size: 1, ep_size: 8, activation_checkpointing: true}
+model:
+  config: {pretrained_model_name_or_path: Qwen/Qwen3-30B-A3B}
+  backend: {dispatcher: deepep, experts: gmm}
+dataset: {seq_len: 4096}
+"""
+MAXTEXT = """
+base_config: base.yml
+model_name: llama3.1-70b
+hardware: gpu
+remat_policy: full
+per_device_batch_size: 4
+max_target_length: 8192
+ici_fsdp_parallelism: 8
+dcn_data_parallelism: 2
+quantization: fp8
+"""
+NEOX = """
+{
+  "pipe-parallel-size": 2, "model-parallel-size": 4,
+  "num_layers": 40, "hidden_size": 5120, "num_attention_heads": 40, "seq_length": 2048, "max_position_embeddings": 2048,
+  "pos_emb": "rotary", "rotary_pct": 1, "no_weight_tying": true, "norm": "rmsnorm", "activation": "swiglu",
+  "intermediate_size": 40960, "mlp_multiple_of": 256, "use_bias_in_attn_linear": false, "use_bias_in_mlp": false,
+  "zero_optimization": {"stage": 1, "reduce_bucket_size": 500000000}, "train_micro_batch_size_per_gpu": 4,
+  "gradient_accumulation_steps": 8, "checkpoint_activations": true, "hidden_dropout": 0, "attention_dropout": 0,
+}
+"""
+NANOTRON = """
+model:
+  model_config: {hidden_size: 4096, intermediate_size: 14336, num_attention_heads: 32, num_hidden_layers: 32,
+    num_key_value_heads: 8,
+    vocab_size: 128256, max_position_embeddings: 8192, is_llama_config: true, rope_interleaved: false}
+optimizer: {zero_stage: 1, accumulate_grad_in_fp32: true}
+parallelism: {dp: 8, pp: 1, tp: 2, tp_mode: REDUCE_SCATTER, pp_engine: 1f1b}
+tokens: {micro_batch_size: 1, sequence_length: 4096, batch_accumulation_per_replica: 4}
+"""
+FACTORY = """
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+stage: sft
+finetuning_type: full
+deepspeed: examples/deepspeed/ds_z3_config.json
+cutoff_len: 2048
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+"""
+FACTORY_MEGATRON = FACTORY + "tensor_model_parallel_size: 2\nsequence_parallel: true\n"
+TRAINER = """
+accelerate launch --config_file fsdp.yaml --num_machines 2 --num_processes 16 \\
+  train.py --model_name_or_path meta-llama/Llama-2-7b-hf \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_seq_length 4096 --gradient_checkpointing True
+"""
+ACCELERATE = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 8\n"
+FILES = {
+    "swift.sh": SWIFT,
+    "verl.sh": VERL,
+    "verl_fsdp.sh": VERL_FSDP,
+    "slime.sh": SLIME,
+    "nemo_rl.yaml": NEMO_RL,
+    "automodel.yaml": AUTOMODEL,
+    "maxtext.yml": MAXTEXT,
+    "neox.yml": NEOX,
+    "nanotron.yaml": NANOTRON,
+    "factory.yaml": FACTORY,
+    "factory_megatron.yaml": FACTORY_MEGATRON,
+    "trainer.sh": TRAINER,
+    "base.yaml": NEMO_RL_BASE,
+    "fsdp.yaml": ACCELERATE,
+}
+JOBS: dict[str, dict[str, Any]] = {
+    "swift.sh": {
+        "program": "ms-swift (megatron sft, megatron pt)",
+        "model": "qwen2.5_32b",
+        "gpus": 8,
+        "seq_length": 32768,
+        "batch": 64,
+        "tp": 4,
+        "pp": 2,
+        "sequence_parallel": True,
+        "recompute": "full",
+        "sharding": "distributed_optimizer",
+    },
+    "verl.sh": {
+        "program": "verl (Megatron actor)",
+        "model": "qwen3_30b_a3b",
+        "gpus": 32,
+        "seq_length": 4096,
+        "batch": 256,
+        "tp": 4,
+        "pp": 2,
+        "ep": 4,
+        "recompute": "full",
+    },
+    "verl_fsdp.sh": {
+        "model": "qwen2.5_7b",
+        "gpus": 8,
+        "seq_length": 2048,
+        "batch": 256,
+        "micro_batch_size": 4,
+        "sharding": "fsdp2",
+        "recompute": "full",
+    },
+    "slime.sh": {"gpus": 16, "seq_length": 4096, "batch": 256, "tp": 2, "micro_batch_size": 2},
+    "nemo_rl.yaml": {"model": "llama3.1_8b", "gpus": 16, "batch": 512, "tp": 4, "pp": 2, "recompute": "none"},
+    "automodel.yaml": {
+        "model": "qwen3_30b_a3b",
+        "gpus": 0,
+        "batch": 128,
+        "ep": 8,
+        "deepep": True,
+        "recompute": "full",
+        "sharding": "fsdp2",
+    },
+    "maxtext.yml": {
+        "model": "llama3.1_70b",
+        "gpus": 0,
+        "seq_length": 8192,
+        "batch": 64,
+        "sharding": "hsdp",
+        "shard_group": 8,
+        "fp8": "delayed",
+        "recompute": "full",
+    },
+    "neox.yml": {
+        "seq_length": 2048,
+        "batch": 64,
+        "tp": 4,
+        "pp": 2,
+        "recompute": "full",
+        "sharding": "distributed_optimizer",
+    },
+    "nanotron.yaml": {
+        "gpus": 16,
+        "seq_length": 4096,
+        "batch": 32,
+        "tp": 2,
+        "sequence_parallel": True,
+        "sharding": "distributed_optimizer",
+    },
+    "factory.yaml": {"model": "llama3_8b", "batch": 128, "sharding": "fsdp2", "recompute": "full"},
+    "factory_megatron.yaml": {
+        "program": "LLaMA-Factory (Megatron back end)",
+        "model": "llama3_8b",
+        "batch": 64,
+        "tp": 2,
+    },
+    "trainer.sh": {
+        "model": "llama2_7b",
+        "gpus": 16,
+        "seq_length": 4096,
+        "batch": 128,
+        "sharding": "fsdp2",
+        "recompute": "full",
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", "/home/someone")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_file_of_a_launcher_is_the_job_that_it_starts(folder: Path, name: str) -> None:
+    job = read_experiment(folder / name, 16)
+    assert job.model is not None, job.model_problems
+    found = {**job.row, "gpus": job.world.gpus, "seq_length": job.seq_length, "batch": job.global_batch_size}
+    found |= {"program": job.program, "model": job.model.name}
+    assert {key: found[key] for key in JOBS[name]} == JOBS[name]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_file_of_a_launcher_is_priced(folder: Path, name: str) -> None:
+    begun = start(folder / name, "h100", 0)
+    assert f"read as a job of {begun.experiment.program}, by the rules of " in begun.notes[0]
+    assert space_of(begun, [], None, "").model == begun.experiment.model
+
+
+ADAPTERS = {
+    "swift.sh": ("--dataset", "--tuner_type lora --dataset"),
+    "verl.sh": ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.model.lora_rank=32"),
+    "nemo_rl.yaml": ("activation_checkpointing: false", "peft: {enabled: true}"),
+    "automodel.yaml": ("dataset:", "peft: {_target_: lora.PeftConfig}\ndataset:"),
+    "factory.yaml": ("finetuning_type: full", "finetuning_type: lora"),
+    "trainer.sh": ("--gradient_checkpointing True", "--use_peft True"),
+    "slime.sh": ("--colocate", "--colocate --lora-rank 16"),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_are_refused_by_the_setting_that_asks_for_them(folder: Path, name: str) -> None:
+    (folder / name).write_text(FILES[name].replace(*ADAPTERS[name]), encoding="utf-8")
+    with pytest.raises(InputError, match="trains adapters or a part of the weights alone, which is not modelled"):
+        read_experiment(folder / name, 16)
+
+
+def test_adapters_are_refused_in_a_script_of_megatron(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text("torchrun --nproc_per_node 8 finetune.py --micro-batch-size 1 --num-layers 32 --lora-rank 16")
+    with pytest.raises(InputError, match="lora_rank: 16 trains adapters"):
+        read_experiment(path)
+
+
+def test_sizes_beside_the_name_of_a_model_are_another_model(folder: Path) -> None:
+    (folder / "maxtext.yml").write_text(MAXTEXT + "base_num_decoder_layers: 5\n", encoding="utf-8")
+    problems = read_experiment(folder / "maxtext.yml", 16).model_problems
+    assert "base_num_decoder_layers: 5: another model than llama3.1-70b; give --model" in problems[0].what
+
+
+def test_a_variable_without_a_value_is_named_where_it_counts(folder: Path) -> None:
+    (folder / "swift.sh").write_text(SWIFT.replace("_parallel_size 4", "_parallel_size $TP"), encoding="utf-8")
+    with pytest.raises(InputError, match="depends on TP: set them in the environment"):
+        read_experiment(folder / "swift.sh")
+
+
+def test_devices_that_only_generate_are_no_part_of_the_step(folder: Path) -> None:
+    apart = "  generation: {colocated: {enabled: false, resources: {num_nodes: 1}}}\ncluster:"
+    (folder / "nemo_rl.yaml").write_text(NEMO_RL.replace("cluster:", apart), encoding="utf-8")
+    assert read_experiment(folder / "nemo_rl.yaml").world.gpus == 8
+
+
+@given(tp=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 9), micro=st.integers(1, 4))
+def test_a_renamed_degree_is_that_of_the_contract(
+    tmp_path_factory: pytest.TempPathFactory, tp: int, nodes: int, micro: int
+) -> None:
+    text = SWIFT.replace("_model_parallel_size 4", f"_model_parallel_size {tp}").replace("NNODES=2", f"NNODES={nodes}")
+    path = tmp_path_factory.mktemp("swift") / "job.sh"
+    path.write_text(text.replace("--micro_batch_size 1", f"--micro_batch_size {micro}"), encoding="utf-8")
+    job = read_experiment(path)
+    assert (job.row["tp"], job.world.gpus, job.world.per_node, job.row["micro_batch_size"]) == (tp, 4 * nodes, 4, micro)
+
+
+def test_every_table_means_names_that_exist() -> None:
+    sizes = {"seq_length", "global_batch_size", "copies", "packed", "gpus"}
+    for name, one in launchers().items():
+        assert one.source and (one.program or one.where), name
+        if one.contract == ANY:
+            meant = {*one.renamed.values(), *one.formulas}
+            meant |= {key for words in one.translated.values() for means in words.values() for key in means}
+            assert meant <= {*DEFAULTS, *sizes}, name
