@@ -83,8 +83,28 @@ def _of_options(
         space = _space(model, hardware, nodes, given, stack, framework)
     enumerator = Enumerator(space)
     chunk = enumerator.chunk(0, enumerator.size)
+    if file is not None and not len(chunk.candidates):
+        started, reasons = _started(space)
+        if started is not None:
+            return space, started, [*reasons, *space.notes, *notes], not_modelled
     _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
     return space, chunk.candidates, [*space.notes, *notes], not_modelled
+
+
+def _started(space: "Space") -> "tuple[Candidates | None, list[str]]":
+    """The candidate of a file that raises in its first step, not at its start, and why; None for another."""
+    from dataclasses import replace
+
+    from primus_search.space import Enumerator
+
+    strict = Enumerator(space)
+    broken = strict.removed | strict.chunk(0, strict.size).removed
+    choices = tuple(replace(one, framework=one.framework.until_first_step) for one in space.clusters)
+    lenient = Enumerator(replace(space, clusters=choices))
+    rows = lenient.chunk(0, lenient.size).candidates
+    title = space.framework.title
+    reasons = [f"{title} stops in the first step - {strict.reasons[name]}" for name, count in broken.items() if count]
+    return (rows if len(rows) == 1 else None), reasons
 
 
 def _per_node(sets: list[str]) -> int:
@@ -160,6 +180,7 @@ def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int
 
 def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     """What is printed of the one row of a table, with the rates that it has in a ranking."""
+    from primus_search.analysis.labels import short
     from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
     from primus_search.cost.confidence.fit import fit_verdict
     from primus_search.cost.projection import Verdict
@@ -168,10 +189,20 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
 
     p, one, sure = ranked.projection, ranked.candidates, ranked.confidence
     of = figures_of(p, 0)
+    model, cluster = space.model, space.cluster
     job = space.workload
     feasible, fits = bool(p.fits[0]), float(sure.fits[0])
     return {
         "framework": space.framework.name,
+        "job": {
+            "model": model.name,
+            "parameters": model.total_params,
+            "layers": model.num_layers,
+            "nodes": cluster.num_nodes,
+            "gpus_per_node": cluster.network.gpus_per_node,
+            "gpus": cluster.world,
+            "layout": short(one.row(0)),
+        },
         "workload": {"seq_length": job.seq_length, "global_batch_size": job.global_batch_size},
         "candidate": one.row(0) | {"dp": of.dp, "microbatches": of.microbatches},
         "memory": {f"{name}_bytes": held for name, held in of.memory.items()} | {"total_bytes": of.memory_bytes},

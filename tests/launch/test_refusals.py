@@ -5,8 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
+from primus_search.cli import app
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.launch.read.experiments import read_experiment
@@ -143,3 +145,12 @@ def found_in(path: Path, world: int) -> list[Refusal]:
         return refused("megatron", read_experiment(path, world).written, world)
     except InputError as error:
         return [Refusal(name="reading", reason=str(error), cure="", source="")]
+
+
+def test_a_job_that_stops_in_its_first_step_is_priced_and_named(tmp_path: Path) -> None:
+    flags = "--num-experts 8 --moe-grouped-gemm --tensor-model-parallel-size 2 --expert-model-parallel-size 2"
+    done = CliRunner().invoke(app, ["project", str(script(tmp_path, flags)), "--hardware", "h100"])
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.output.split())
+    assert "Megatron-LM stops in the first step - a model with experts under tensor parallelism" in said
+    assert done.output.startswith("48.3 B parameters, 32 layers, TP2 PP1 EP2")

@@ -76,7 +76,8 @@ class Spelling:
 class Requirement:
     """A condition every job of the framework satisfies, in the language of constraints, and who says so.
 
-    until  the release that lifted it; empty: none
+    until       the release that lifted it; empty: none
+    first_step  the framework starts such a job, and raises in its first step
     """
 
     name: str
@@ -84,6 +85,7 @@ class Requirement:
     reason: str
     source: str
     until: str = ""
+    first_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,11 @@ class Framework:
         found = next((older for until, older in self.before.items() if until in newer), self)
         binding = tuple(one for one in found.lifted if one.until in newer)
         return replace(found, name=f"{self.name}@{release}", requires=(*found.requires, *binding))
+
+    @property
+    def until_first_step(self) -> "Framework":
+        """The contract without the requirements that a job breaks only once it has started."""
+        return replace(self, requires=tuple(one for one in self.requires if not one.first_step))
 
     def runs_on(self, vendor: str) -> bool:
         """Whether the framework has a release for the devices of a vendor."""
