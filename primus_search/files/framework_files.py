@@ -97,6 +97,9 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
     data, problems = document.data, list[Problem]()
     if not isinstance(data, dict):
         raise InputError([document.problem((), f"expected the keys {', '.join(_KEYS)}")])
+    if "software" in data:  # as contracts of 0.1.0 call it
+        rows = [{"number": one["habit"], **{k: v for k, v in one.items() if k != "habit"}} for one in data["software"]]
+        data = {key: value for key, value in data.items() if key != "software"} | {"decides": rows}
     for key in [key for key in data if key not in _KEYS]:
         problems.append(document.problem((key,), f"unknown key{did_you_mean(key, _KEYS, problems)}"))
     base = newer or (load_framework(str(data["base"]), beside=beside) if "base" in data else Framework())

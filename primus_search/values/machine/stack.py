@@ -164,7 +164,7 @@ class ReplicaTraffic:
     gathers_ends: bool
     shards_optimizer_across: bool
     gradient_bucket_params: float
-    bucket_params_per_rank: float
+    bucket_params_per_rank: float = 0.0  # stacks of earlier releases have no such number
     gradient_overlap: float
     param_gather_overlap: float
     broadcast_s: float
