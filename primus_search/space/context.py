@@ -16,7 +16,14 @@ from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools, Candid
 from primus_search.values.job import Job
 from primus_search.values.layout import EVEN, Layout, layout_string, stage_layers
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
-from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, Model
+from primus_search.values.model import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentMixer,
+    Model,
+)
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
 
@@ -61,6 +68,8 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_indexer": lambda model: any(
         isinstance(kind.mixer, Attention | LatentMixer) and kind.mixer.indexer is not None for kind in model.kinds
     ),
+    "has_compressed_attention": lambda model: any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds),
+    "has_kimi_delta": lambda model: any(isinstance(kind.mixer, KimiDeltaAttention) for kind in model.kinds),
     "is_tied": lambda model: model.is_tied,
     "is_gated": lambda model: model.is_gated,
     "has_two_norms": lambda model: model.num_norms == 2,

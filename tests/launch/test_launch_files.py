@@ -577,7 +577,7 @@ def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
         ("b.sh", "python train.py --tp 8", "is no experiment"),
         ("c.toml", "[parallelism", "Expected ']'"),
         ("d.yaml", "modules:\n  post_trainer: {}\n", "expected modules.pre_trainer.model"),
-        ("e.yaml", "modules:\n  pre_trainer: {framework: maxtext, model: x.yaml}\n", "framework 'maxtext' is not read"),
+        ("e.yaml", "modules:\n  pre_trainer: {framework: jax, model: x.yaml}\n", "framework 'jax' is not read"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_words(tmp_path: Path, name: str, text: str, said: str) -> None:

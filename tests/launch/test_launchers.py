@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primus_search.base.errors import InputError
+from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
-from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.experiments import BACK_ENDS, read_experiment
 from primus_search.launch.read.launchers import launchers
 from primus_search.learning.started_experiment import start
+from primus_search.models.presets import load_preset
+from primus_search.space.context import FACTS
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY
 
@@ -315,8 +318,44 @@ def test_a_renamed_degree_is_that_of_the_contract(
 def test_every_table_means_names_that_exist() -> None:
     sizes = {"seq_length", "global_batch_size", "copies", "packed", "gpus"}
     for name, one in launchers().items():
-        assert one.source and (one.program or one.where), name
+        assert one.source and (one.program or one.where or name in BACK_ENDS.values()), name
         if one.contract == ANY:
             meant = {*one.renamed.values(), *one.formulas}
             meant |= {key for words in one.translated.values() for means in words.values() for key in means}
             assert meant <= {*DEFAULTS, *sizes}, name
+
+
+PRIMUS_MAXTEXT = """
+modules:
+  pre_trainer:
+    framework: maxtext
+    config: pre_trainer.yaml
+    model: llama3_70B.yaml
+    overrides: {per_device_batch_size: 2, max_target_length: 8192, remat_policy: full, ici_fsdp_parallelism: -1}
+"""
+PRIMUS_BRIDGE = """
+modules:
+  post_trainer:
+    framework: megatron_bridge
+    model: qwen3_32b.yaml
+    overrides: {hf_path: Qwen/Qwen3-32B, peft: none, tensor_model_parallel_size: 2, sequence_parallel: true,
+      global_batch_size: 8, micro_batch_size: 1, seq_length: 8192}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "batch"), [(PRIMUS_MAXTEXT, "llama3_70b", 32), (PRIMUS_BRIDGE, "qwen3_32b", 8)]
+)
+def test_back_ends_of_primus_are_read_by_their_tables(tmp_path: Path, text: str, model: str, batch: int) -> None:
+    (tmp_path / "exp.yaml").write_text(text, encoding="utf-8")
+    job = read_experiment(tmp_path / "exp.yaml", 16)
+    assert job.model is not None
+    assert (job.model.name, job.global_batch_size, job.seq_length) == (model, batch, 8192)
+
+
+@pytest.mark.parametrize("model", ["deepseek_v4_flash", "deepseek_v4_pro"])
+def test_primus_runs_compressed_attention_without_context_parallelism(model: str) -> None:
+    rule = next(one for one in load_framework("primus").requires if one.name == "compressed_attention_whole_sequence")
+    assert rule.holds == "not has_compressed_attention or cp == 1"
+    assert FACTS["has_compressed_attention"](load_preset(model).model)
+    assert not FACTS["has_compressed_attention"](load_preset("deepseek_v3.2").model)

@@ -28,8 +28,16 @@ from primus_search.files.source import Document, Keys, did_you_mean, plain, read
 from primus_search.launch.contract import same, translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
-from primus_search.launch.read.launchers import OF_ADAPTERS, launcher_of, read_launcher, refuse_adapters
+from primus_search.launch.read.launchers import (
+    OF_ADAPTERS,
+    launcher_of,
+    launchers,
+    of_given,
+    read_launcher,
+    refuse_adapters,
+)
 from primus_search.launch.read.megatron import candidate_words, model_keys
+from primus_search.launch.read.other_files import not_read
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
     CONFIG,
@@ -84,8 +92,7 @@ def read_experiment(
     text = read_text(path, most=MAX_TABLE_BYTES)
     reader = _reader_of(path, text)
     if reader is None:
-        known = "a Primus YAML with modules:, a script or log with Megatron's arguments, or a TOML"
-        raise InputError([Problem(shown(path), f"is no experiment: expected {known}")])
+        raise InputError([Problem(shown(path), not_read(path, text))])
     started = f"set -- {shlex.join(arguments)}; " if arguments else ""  # in the first line: numbers of lines stay
     with readable(shown(path)):
         return reader(path, started + text, world, model)
@@ -120,8 +127,12 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     back_end = str(module.get("framework", "megatron"))
     if back_end == "torchtitan":
         return _torchtitan_of_primus(path, document, module, world, model)
+    if back_end in BACK_ENDS:
+        given, name = _given_to_back_end(path, document, module, Path("primus/configs/models") / back_end)
+        model = model or (None if given.keys() & {"model_name", "hf_path"} else namesake(path, name))
+        return of_given(path, launchers()[BACK_ENDS[back_end]], given, world, model, of_settings)
     if back_end != "megatron":
-        what = f"framework '{back_end}' is not read; read: megatron, torchtitan"
+        what = f"framework '{back_end}' is not read; read: megatron, torchtitan, {', '.join(BACK_ENDS)}"
         raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
     found, origin = translated(framework, experiment_settings(document, path))
@@ -139,18 +150,31 @@ def _torchtitan_of_primus(
 ) -> Experiment:
     """The experiment of Primus' torchtitan back end: its defaults, its model file, the overrides."""
     framework = load_framework("torchtitan")
-    name = str(filled(document, module.get("model", "")))
-    file = look_up(name, path.parent, os.environ, TORCHTITAN_MODELS)
-    given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
-    if file is not None:
-        body = read(file)
-        _must_be_mapping(body, body.data, ())
-        given = torchtitan.flattened(filled(body, body.data)) | given
+    given, name = _given_to_back_end(path, document, module, TORCHTITAN_MODELS)
     layers = given.pop("model.n_layers", None)
     if model is None:
         model = flavored(framework, given) or namesake(path, name)
         model = replace(model, num_layers=whole("model.n_layers", layers)) if model and layers else model
     return of_torchtitan(path, given, world, model, framework, framework.launchers["primus"])
+
+
+BACK_ENDS = {"maxtext": "maxtext", "megatron_bridge": "megatron_bridge"}
+"""Back ends of Primus that a launcher's table reads."""
+
+
+def _given_to_back_end(
+    path: Path, document: Document, module: Mapping[str, Any], folder: Path
+) -> tuple[dict[str, Any], str]:
+    """The settings of a back end, those of its model file below; and the name of that file."""
+    name = str(filled(document, module.get("model", "")))
+    file = look_up(name, path.parent, os.environ, folder)
+    given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
+    if file is not None:
+        body = read(file)
+        _must_be_mapping(body, body.data, ())
+        given = torchtitan.flattened(filled(body, body.data)) | given
+    given.pop("extends", None)
+    return given, name
 
 
 ADAPTERS = ("lora", "peft")
@@ -285,7 +309,11 @@ def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         how = (
             "set them in the environment (NAME=value before the command), or what the script is started with by --args"
         )
-        raise ValueError(f"depends on {names}: {how}")
+        arguments = " ".join(
+            f"<{one}>" for one in range(1, max((int(n) for n in missing if n.isdecimal()), default=0) + 1)
+        )
+        line = f": primus-search project FILE --args '{arguments}'" if arguments else ""
+        raise ValueError(f"depends on {names}: {how}{line}")
     notes = tuple(f"{_named(name)} {_why(name, keys)}" for name, keys in undecided.items() if not keys or keys & read)
     return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}, notes
 

@@ -1,0 +1,50 @@
+"""What is said of a file that starts no job which is read."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.read.experiments import read_experiment
+
+SAID = {
+    "train.py": ("from transformers import TrainingArguments", "it is Python (Hugging Face Trainer), which is not run"),
+    "registry.py": (
+        "import torchtitan\ndef llama3_8b() -> Trainer.Config: ...\ndef llama3_70b() -> Trainer.Config: ...\n",
+        "(it has 2 configurations: llama3_8b, llama3_70b)",
+    ),
+    "ds.json": ('{"zero_optimization": {"stage": 3}}', "it is DeepSpeed's JSON, which names no model"),
+    "config.json": ('{"model_type": "llama"}', "it is a model's config.json: give it as --model"),
+    "fsdp.yaml": ("compute_environment: LOCAL_MACHINE", "it is accelerate's YAML, which names no model"),
+    "pod.yaml": ("apiVersion: v1\nkind: Pod", "it is a manifest of Kubernetes"),
+    "space.yaml": ("model: llama3_8b\nworkload: {}", "primus-search run searches it"),
+    "job.sbatch": ("#SBATCH --nodes 4\nsrun bash inner.sh", "it is a Slurm wrapper: give the script or file"),
+    "other.yaml": ("tp_size: 4\ncutoff_len: 2048", "it is a YAML of no launcher that is read"),
+    "run.sh": ("python tool.py", "it is a script that starts a program which is not read"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_file_that_is_no_job_is_called_what_it_is(tmp_path: Path, name: str) -> None:
+    text, said = SAID[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_experiment(tmp_path / name)
+    message = str(caught.value)
+    assert "is no experiment: it " in message
+    assert said in message
+    assert "primus-search project --model MODEL --hardware NAME --nodes N --set " in message
+
+
+def test_sizes_that_stand_in_a_file_are_in_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("tp_size: 4\npipeline-model-parallel-size: 2\ncutoff_len: 2048\n", encoding="utf-8")
+    with pytest.raises(InputError, match="--set tp=4 --set pp=2 --set seq_length=2048"):
+        read_experiment(path)
+
+
+def test_a_script_that_wants_arguments_gets_the_line_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text("torchrun p.py --tensor-model-parallel-size $2 --micro-batch-size 1", encoding="utf-8")
+    with pytest.raises(InputError, match="primus-search project FILE --args '<1> <2>'"):
+        read_experiment(path)
