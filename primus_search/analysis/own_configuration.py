@@ -12,10 +12,13 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.launch.experiment import Experiment
+from primus_search.launch.refusals import refused
+from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
+from primus_search.values.machine.stack import number_of
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 
@@ -69,14 +72,18 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
     )
     notes = [f"its {name} is {own}; judged with {ours}" for name, own, ours in pairs if own not in (None, ours)]
     cluster, started = result.best.choice.cluster, experiment.world
-    if started and (started.gpus, started.per_node or cluster.network.gpus_per_node) != (
-        cluster.world,
-        cluster.network.gpus_per_node,
-    ):
-        each = f" ({started.per_node} per node)" if started.per_node else ""
+    nodes, per_node = nodes_of(started, cluster.network.gpus_per_node) if started else (0, 0)
+    if started and (nodes, per_node) != (cluster.num_nodes, cluster.network.gpus_per_node):
         notes.append(
-            f"it starts {started.gpus} GPUs{each}; judged on {cluster.world} ({cluster.network.gpus_per_node})"
+            f"it starts {nodes} x {per_node} GPUs; judged on {cluster.num_nodes} x {cluster.network.gpus_per_node}"
         )
+    stack, title = cluster.stack, experiment.framework.title
+    differs = {name: value for name, value in experiment.numbers.items() if number_of(stack, name) != value}
+    notes += [
+        f"its settings make {name} {value}; judged with {number_of(stack, name)}" for name, value in differs.items()
+    ]
+    problems = refused(experiment.framework.launcher, experiment.written, nodes * per_node or cluster.world)
+    notes += [f"{title} does not start it: {one}" for one in problems]
     framework = result.best.choice.framework
     if not framework.is_any and framework.launcher != experiment.framework.launcher:
         notes.append(f"a job of {experiment.framework.title}; judged by the rules of {framework.title}")
