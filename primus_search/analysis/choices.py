@@ -6,17 +6,18 @@ inside the noise of one run are one choice.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from string import ascii_uppercase
 from typing import Any
 
 from primus_search.analysis.row_words import Row, difference_in_words, number_format
 from primus_search.base.units import GB
-from primus_search.cost.confidence.fit import FITS, room_to_fit_bytes
-from primus_search.cost.confidence.uncertainty import TIE, memory_error
+from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY, room_to_fit_bytes
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
-from primus_search.exploration.ranking_table import MEASURED, switch_names
+from primus_search.exploration.ranking_table import MEASURED, is_row_lost, switch_names
 from primus_search.exploration.result import is_on_cluster_of
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
@@ -57,9 +58,7 @@ def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | 
         if place is not None and (is_format or rows[place][RATE] >= SLOWEST * first[RATE]):
             found[place] = when(rows[place])
     if faster is not None and faster.gain > TIE:
-        found[faster.rank - 1] = f"you free {faster.saving_bytes / GB:.0f} GB" + (
-            f" ({faster.remedy})" if faster.remedy else ""
-        )
+        found[faster.rank - 1] = _when_faster(faster)
     fewer = next((p for p, row in enumerate(rows) if row.get("nodes", 0) < first.get("nodes", 0)), None)
     if fewer is not None:
         found[fewer] = f"only {rows[fewer]['nodes']} nodes are free"
@@ -77,6 +76,15 @@ def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | 
         )
         for letter, (place, when) in zip(ascii_uppercase, shown, strict=False)
     )
+
+
+def _when_faster(faster: "FasterIfMemorySaved") -> str:
+    """When to take a faster row that does not surely fit."""
+    remedy = f" ({faster.remedy})" if faster.remedy else ""
+    free = f"you free {ceil(faster.saving_bytes / GB)} GB{remedy}"
+    if faster.row["memory_verdict"] == OUT_OF_MEMORY or is_row_lost(faster.row):
+        return free
+    return f"you may try it first (fits: {faster.row['fit_probability']:.0%}), or {free}"
 
 
 def _nearest(places: Sequence[int], rows: Sequence[Row]) -> int | None:
@@ -174,10 +182,13 @@ def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterI
     if not places or first["memory_verdict"] != FITS:
         return None
     place = max(places, key=lambda place: (rows[place][RATE], -place))
-    row, cluster = rows[place], evaluator.choice.cluster
-    sure_bytes = room_to_fit_bytes(cluster.accelerator, memory_error(cluster, evaluator.space.model))
-    saving = max(row["memory_bytes"] - sure_bytes, -row["headroom_bytes"])
-    found = cheapest_saving(evaluator, values_of(Candidates.from_words({n: row[n] for n in COLUMN_NAMES})), saving)
+    row = rows[place]
+    one, projector = Candidates.from_words({n: row[n] for n in COLUMN_NAMES}), evaluator.projector
+    projected = projector.project(one).memory
+    slack = float(projected.allocator_slack[0])  # of the projection: a trace replaces activations
+    sure_bytes = float(room_to_fit_bytes(projector.job, one, projector.memory_margin)[0])
+    saving = row["memory_bytes"] - slack - sure_bytes
+    found = cheapest_saving(evaluator, values_of(one), saving)
     return FasterIfMemorySaved(
         rank=place + 1,
         row=row,

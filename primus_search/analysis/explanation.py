@@ -16,6 +16,7 @@ from primus_search.analysis.ablation import Ablation, Neighbour, ablations, step
 from primus_search.analysis.advice import Advice, advice
 from primus_search.cost.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.cost.confidence.coverage import Covered, coverage, kernel_evidence, sentence
+from primus_search.cost.confidence.fit import fit_probability
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.projection import Memory, Projection
@@ -75,7 +76,8 @@ class Explained:
     @cached_property
     def confidence(self) -> Confidence:
         """Interval and probability of fitting of this candidate alone."""
-        return confidence(self.job, self.one, self.projection)
+        fits = fit_probability(self.job, self.one, self.projection.memory)
+        return confidence(self.job, self.one, self.projection, fits)
 
     @cached_property
     def coverage(self) -> tuple[Covered, ...]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primus_search.cost.confidence.fit import fit_verdict
 from primus_search.cost.confidence.uncertainty import Confidence, Knowledge
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB
@@ -47,7 +46,7 @@ def chance(probability: float) -> str:
 
 def fits(row: Mapping[str, Any]) -> str:
     """Whether a row runs in device memory, and how surely: `FITS, probability >99%`, `AT RISK, probability 83%`."""
-    return f"{fit_verdict(row['fit_probability'], row['headroom_bytes'])}, probability {chance(row['fit_probability'])}"
+    return f"{row['memory_verdict']}, probability {chance(row['fit_probability'])}"
 
 
 def rests(sure: Confidence) -> str:

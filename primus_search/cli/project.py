@@ -182,7 +182,6 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     """What is printed of the one row of a table, with the rates that it has in a ranking."""
     from primus_search.analysis.labels import short
     from primus_search.cost.confidence.coverage import coverage, kernel_evidence, sentence
-    from primus_search.cost.confidence.fit import fit_verdict
     from primus_search.cost.projection import Verdict
     from primus_search.exploration.neighbours import figures_of
     from primus_search.files.evidence_files import load_ranges
@@ -220,7 +219,7 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
         "feasible": feasible,
         "headroom_bytes": of.headroom_bytes,
         "fit_probability": fits,
-        "memory_verdict": fit_verdict(fits, of.headroom_bytes),
+        "memory_verdict": str(ranked.verdicts[0]),
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "coverage": [asdict(part) for part in coverage(space.job, one, of.memory_bytes, load_ranges())],
         "measured_kernels": sentence(kernel_evidence(space.job, one)),

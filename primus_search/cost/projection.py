@@ -1,4 +1,4 @@
-"""What the cost model says of a table of candidates: named parts whose total is a property, so they always sum."""
+"""Projections of a table of candidates: named parts whose total is a property, so they always sum."""
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
@@ -57,6 +57,11 @@ class Memory(Columns):
     def allocated(self) -> Floats:
         """What tensors occupy at the worst moment (torch max_memory_allocated)."""
         return self.reserved - self.allocator_slack
+
+    @property
+    def needed(self) -> Floats:
+        """What has to fit: the allocator gives cached blocks back before it fails."""
+        return self.allocated + self.context
 
     @property
     def driver(self) -> Floats:

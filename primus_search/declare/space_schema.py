@@ -70,7 +70,9 @@ class SearchFile(_Strict):
     numerics: Numerics = "usual"
     """`safe`: BF16 alone. `usual`: where `fp8` is left out, what the framework's recipes use. `any`: every recipe."""
     min_fit: float = Field(default=0.0, ge=0.0, le=100.0)
-    """Probability of running in device memory, in percent, below which a candidate is left out of the ranking."""
+    """Probability of running in device memory, in percent, below which a candidate is left out of the ranking. From 1
+    to 90 the recommendation may be AT RISK, where its rate times its probability is higher. 0: nothing is left out, and
+    what FITS is recommended."""
     budget: BudgetFile = Field(default_factory=BudgetFile)
     top_k: int = Field(default=8, ge=1, le=LARGEST_WHOLE)
     """Rows of the ranking."""

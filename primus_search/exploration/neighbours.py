@@ -65,6 +65,11 @@ class Figures:
         return self.headroom_bytes >= 0.0
 
     @property
+    def needed_bytes(self) -> float:
+        """What has to fit: cached blocks are given back."""
+        return self.memory_bytes - self.memory["allocator_slack"]
+
+    @property
     def expected_step_s(self) -> float:
         """Seconds of a step at the expected rate."""
         return self.step_s * self.tokens_per_s_per_gpu / self.expected_tokens_per_s_per_gpu
@@ -376,9 +381,9 @@ def closest_change(evaluator: Evaluator, values: Values) -> str:
 
 
 def cheapest_saving(evaluator: Evaluator, values: Values, least_bytes: float) -> Trial | None:
-    """The fastest legal single change that takes so many bytes less; None where none does."""
-    needed = float(evaluator.projector.memory_bytes(table_of([values]))[0])  # projected, as that of the changes is
-    saving = [pair for pair in _tried(evaluator, values, frozenset()) if needed - pair[1].memory_bytes >= least_bytes]
+    """The fastest legal single change after which so many bytes less are needed; None where none does."""
+    needed = figures_of(evaluator.projector.project(table_of([values])), 0).needed_bytes  # projected, as of the changes
+    saving = [pair for pair in _tried(evaluator, values, frozenset()) if needed - pair[1].needed_bytes >= least_bytes]
     return min(saving, key=lambda pair: pair[1].expected_step_s)[0] if saving else None
 
 

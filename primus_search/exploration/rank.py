@@ -15,11 +15,10 @@ from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
-from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.ranking_table import PERCENT, RankingTable
 from primus_search.exploration.result import ClusterResult
 from primus_search.values.candidates import Ints
 
-PERCENT = 100.0
 RULES_NAMED = 6
 """Rules an empty space lists; the others removed less."""
 
@@ -81,11 +80,11 @@ def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
 
 def _none_was_cut(ranking: RankingTable) -> bool:
     """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
-    fit = np.flatnonzero(ranking.is_fit)
+    sure = ranking.is_sure
     slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * most_ratio(
         ranking.job.cluster, ranking.job.model
     )
-    return bool(len(fit)) and bool(slowest <= ranking.expected_rate[fit].max() * (1.0 - TIE))
+    return bool(sure.any()) and bool(slowest <= ranking.sure_rate[sure].max() * (1.0 - TIE))
 
 
 def _by_step(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:

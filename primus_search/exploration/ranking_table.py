@@ -9,7 +9,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.cost.confidence.fit import DEVIATIONS_TO_END, FIT_THRESHOLD, fit_verdict
+from primus_search.cost.confidence.fit import (
+    DEVIATIONS_TO_END,
+    FIT_THRESHOLD,
+    FITS,
+    OUT_OF_MEMORY,
+    fit_probability,
+    fit_verdict,
+)
 from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, run_ratio, site_ratio, ties_with_best
 from primus_search.cost.projection import Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
@@ -23,6 +30,7 @@ from primus_search.values.knobs import KNOBS, Fp8, Kind
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
 
+PERCENT = 100.0
 RANKED_ROWS = 1000
 """Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
 
@@ -39,6 +47,7 @@ class RankingTable:
 
     expected_shares  expected over projected rate of every row (`exploration.expected`); 1 unless given
     measured_fits  probability of fitting of rows whose memory was measured, NaN of the others: there it is projected
+    least_fit      probability of fitting from which a row may be recommended
     """
 
     job: Job
@@ -50,6 +59,7 @@ class RankingTable:
     memory_evidence: NDArray[np.str_] = field(default_factory=lambda: np.zeros(0, np.str_))
     measured_fits: Floats = field(default_factory=lambda: np.zeros(0))
     expected_shares: Floats = field(default_factory=lambda: np.zeros(0))
+    least_fit: float = FIT_THRESHOLD
 
     def __post_init__(self) -> None:
         for name, usual in _USUAL.items():
@@ -59,7 +69,7 @@ class RankingTable:
     @classmethod
     def of(cls, evaluator: Evaluator, indices: Ints, candidates: Candidates) -> Self:
         """Candidates of the evaluator's cluster with these numbers, projected."""
-        projection = evaluator.projector.project(candidates)
+        projection, least = evaluator.projector.project(candidates), evaluator.space.search.min_fit
         return cls(
             job=evaluator.projector.job,
             choice=evaluator.choice,
@@ -67,6 +77,7 @@ class RankingTable:
             candidates=candidates,
             projection=projection,
             expected_shares=evaluator.expected_shares(candidates, projection),
+            least_fit=min(FIT_THRESHOLD, least / PERCENT) if least else FIT_THRESHOLD,
         )
 
     def __len__(self) -> int:
@@ -86,20 +97,18 @@ class RankingTable:
         return without_noise(self.projection.step.total / self.expected_shares)
 
     @cached_property
-    def _projected_confidence(self) -> Confidence:
-        return confidence(self.job, self.candidates, self.projection)
-
-    @cached_property
     def fits(self) -> Floats:
         """Probability of every row that it runs in device memory, by its strongest evidence."""
-        fits = np.where(np.isnan(self.measured_fits), self._projected_confidence.fits, self.measured_fits)
+        projected = fit_probability(self.job, self.candidates, self.projection.memory)
+        fits = np.where(np.isnan(self.measured_fits), projected, self.measured_fits)
         fits[self._is_timed_by(RUN)] = 1.0
         return fits
 
     @cached_property
     def confidence(self) -> Confidence:
         """Interval, probability of fitting and ties with the recommendation of every row."""
-        sure, rate, was_run = self._projected_confidence, self.expected_rate, self._is_timed_by(RUN)
+        sure = confidence(self.job, self.candidates, self.projection, self.fits)
+        rate, was_run = self.expected_rate, self._is_timed_by(RUN)
         low, high = (rate * np.exp(sign * DEVIATIONS_TO_END * RUN_NOISE) for sign in (-1.0, 1.0))
         may_run = np.ones(len(self), np.bool_) if self.is_lost.all() else ~self.is_lost
         was_timed = self._is_timed_by(MEASURED) & ~self.is_lost
@@ -112,7 +121,6 @@ class RankingTable:
             expected=rate,
             low=np.where(was_run, low, sure.low * switches),
             high=np.where(was_run, high, sure.high * switches),
-            fits=self.fits,
             ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )
 
@@ -126,8 +134,31 @@ class RankingTable:
     @property
     def is_fit(self) -> Bools:
         """Rows that FIT, each by its strongest evidence: it was run, or its memory was measured, traced, projected."""
-        has_room = (self.projection.headroom_bytes >= 0.0) | self._is_timed_by(RUN)
-        return has_room & (self.fits >= FIT_THRESHOLD)
+        is_it: Bools = self.verdicts == FITS
+        return is_it
+
+    @cached_property
+    def verdicts(self) -> NDArray[np.str_]:
+        """FITS, AT RISK or OOM of every row; one that was run FITS."""
+        headroom_bytes = np.where(self._is_timed_by(RUN), 0.0, self.projection.headroom_bytes)
+        return fit_verdict(self.job, self.fits, headroom_bytes)
+
+    @property
+    def is_sure(self) -> Bools:
+        """Rows that fit with the probability from which one may be recommended."""
+        if self.least_fit == FIT_THRESHOLD:
+            return self.is_fit
+        mask: Bools = (self.verdicts != OUT_OF_MEMORY) & ~self.is_lost & (self.fits >= self.least_fit)
+        return mask
+
+    @property
+    def sure_rate(self) -> Floats:
+        """Expected tokens/s/GPU of every row, times its probability of fitting where it does not surely fit.
+
+        A start that fails trains nothing, which is the price of a row AT RISK. Of rows that FIT one start in ten at
+        most fails, within minutes of a run of days: among them the rate decides.
+        """
+        return self.expected_rate * np.where(self.is_fit, 1.0, self.fits)
 
     @property
     def is_looked_at(self) -> Bools:
@@ -144,56 +175,40 @@ class RankingTable:
         """Places of the rows as a ranking lists them: the recommendation first.
 
         By expected step, rows timed on a device before those that were not: their times do not compare. Of the first
-        `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: the plainest row within
-        the noise of the first one of this order that FITS (`_plainest`), or one before it whose gain outweighs a failed
-        start (`_recommended`). Without any that FITS the order stays.
+        `RANKED_ROWS` those shown not to fit stand last. The recommendation goes to the front: of the rows that may be
+        recommended (`is_sure`), the plainest (`_plainest`) within the noise of the one of the highest `sure_rate`; of
+        rows without such a one, that of the highest `sure_rate`.
         """
         is_timed = self._is_timed_by(MEASURED)
         is_behind = ~(is_timed | self._is_timed_by(RUN)) if is_timed.any() else np.zeros(len(self), np.bool_)
         by_step: Ints = np.lexsort((self.indices, self.expected_step_s, is_behind))
         head, tail = by_step[:RANKED_ROWS], by_step[RANKED_ROWS:]
         order = np.concatenate([head[np.argsort(self.is_lost[head], kind="stable")], tail])
-        sure = np.flatnonzero(self.is_fit[order])[:1]
-        if not sure.size:
+        if not len(order):
             return order
-        faster = order[: sure[0]]
-        before = np.flatnonzero((is_behind[faster] == is_behind[order[sure[0]]]) & ~self.is_lost[faster])
-        first = self._recommended(order, before, sure[0])
-        if first == sure[0]:
-            first = self._plainest(order, first)
+        may = next(mask for mask in (self.is_sure, ~self.is_lost, np.ones_like(self.is_lost)) if mask.any())[order]
+        may &= is_behind[order] == is_behind[order][may][0]
+        first = int(np.argmax(np.where(may, without_noise(self.sure_rate[order]), -1.0)))
+        first = self._plainest(order, first) if self.is_sure[order[first]] else first
         return np.concatenate([order[[first]], np.delete(order, first)])
 
     def _plainest(self, order: Ints, fastest: int) -> int:
-        """The place to recommend of those that one run could not tell from that of the fastest row that FITS.
+        """The place to recommend of those that one run could not tell from that of the highest `sure_rate`.
 
         Fewest switches off their defaults, then BF16, then fewest parallel dimensions, then the fastest. Only rows on
         the same evidence of time are compared, and with a row that torch has looked at only such. Nothing below
         what a row reached when it ran.
         """
-        rate, place = self.expected_rate[order], np.arange(len(order))
+        rate, place = self.sure_rate[order], np.arange(len(order))
         evidence = self.time_evidence[order]
-        near = self.is_fit[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
-        ran = (self.is_fit & self._is_timed_by(RUN))[order]
+        near = self.is_sure[order] & (rate >= rate[fastest] * (1.0 - TIE)) & (evidence == evidence[fastest])
+        ran = (self.is_sure & self._is_timed_by(RUN))[order]
         near &= (place < max(RANKED_ROWS, fastest + 1)) & (rate >= min(rate[ran].max(initial=0.0), rate[fastest]))
         seen = self.is_looked_at[order]
         places = np.flatnonzero(near & (seen | ~seen[fastest]))
         rows = self.candidates.take(order[places])
         low_precision = (rows.fp8 != Fp8.NONE).astype(np.int64)
         return int(places[np.lexsort((places, num_dimensions(rows), low_precision, switches_of(rows)))[0]])
-
-    def _recommended(self, order: Ints, at_risk: Ints, sure: int) -> int:
-        """The place to recommend: `sure`, of the fastest row that FITS, or one of those AT RISK that are faster.
-
-        A run that is out of memory ends in its first steps, and the row that FITS is started in its place. So a row
-        AT RISK is worth its gain over that row times its probability of fitting. The largest such expected gain is
-        taken where it is more than identical runs differ by (`TIE`).
-        """
-        if not at_risk.size:
-            return sure
-        step, rows = self.expected_step_s, order[at_risk]
-        gain = self.fits[rows] * (step[order[sure]] / step[rows] - 1.0)
-        best = int(np.argmax(gain))
-        return int(at_risk[best]) if gain[best] > TIE else sure
 
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
@@ -222,16 +237,18 @@ class RankingTable:
         """The rows, or some of them, in order, as `row` returns each."""
         columns = [map(_shown, column[chosen].tolist()) for column in self.figures.values()]
         figures = (dict(zip(self.figures, row, strict=True)) for row in zip(*columns, strict=True))
-        evidence = zip(self.time_evidence[chosen].tolist(), self.memory_evidence[chosen].tolist(), strict=True)
+        words = (self.verdicts, self.time_evidence, self.memory_evidence)
+        evidence = zip(*(column[chosen].tolist() for column in words), strict=True)
+        rows = zip(self.candidates.rows(chosen), figures, evidence, strict=True)
         return [
             knobs
             | found
             | {
-                "memory_verdict": fit_verdict(found["fit_probability"], found["headroom_bytes"]),
+                "memory_verdict": verdict,
                 "time_evidence": time,
                 "memory_evidence": memory,
             }
-            for knobs, found, (time, memory) in zip(self.candidates.rows(chosen), figures, evidence, strict=True)
+            for knobs, found, (verdict, time, memory) in rows
         ]
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from primus_search.cost.confidence.fit import OUT_OF_MEMORY
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator, OwnConfiguration
@@ -159,7 +158,7 @@ class SearchResult:
             rows.sort(
                 key=lambda row: (
                     row != first,
-                    row["memory_verdict"] == OUT_OF_MEMORY,
+                    is_row_lost(row),
                     row["time_evidence"] != MEASURED,
                     -row[RATE] * (row[self.space.search.objective] / row["tokens_per_s_per_gpu"]),
                 )

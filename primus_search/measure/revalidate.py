@@ -20,8 +20,7 @@ import numpy as np
 import torch
 
 from primus_search.base.guards.files import cache_folder
-from primus_search.cost.confidence.fit import FIT_THRESHOLD
-from primus_search.cost.confidence.uncertainty import confidence
+from primus_search.cost.confidence.fit import FITS, fit_probability, fit_verdict
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
 from primus_search.cost.stage import Key, keys_of
@@ -140,9 +139,9 @@ def _trace_top(before: Revalidation, job: Job, c: Candidates, top_k: int, memory
 
 def _sure(job: Job, c: Candidates, projection: Projection, measured_fits: Mapping[int, float]) -> Bools:
     """Rows that FIT."""
-    fits = confidence(job, c, projection).fits
+    fits = fit_probability(job, c, projection.memory)
     fits[list(measured_fits)] = list(measured_fits.values())
-    return (fits >= FIT_THRESHOLD) & (projection.headroom_bytes >= 0.0)
+    return np.asarray(fit_verdict(job, fits, projection.headroom_bytes) == FITS)
 
 
 def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_margin: float) -> Revalidation:

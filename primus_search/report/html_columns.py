@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
+from primus_search.cost.confidence.fit import AT_RISK, FIT_THRESHOLD, FITS, OUT_OF_MEMORY
 from primus_search.cost.memo import distinct, in_codes
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES
@@ -58,6 +58,7 @@ class PageRows:
         if self.added:
             self._append(self.added)
             places = self._places(listed)
+        self._set_verdicts(places, listed)
         self.rank = np.zeros(self.count)
         self.rank[places[: len(ranking)]] = list(ranking)
         self.frontier = places[len(ranking) :]
@@ -86,9 +87,16 @@ class PageRows:
         is_same = np.abs(self._numbers[EXACT][found] / rates - 1.0) < SAME
         return np.where(is_same, found, -1)
 
+    def _set_verdicts(self, places: NDArray[np.int64], rows: Sequence[Row]) -> None:
+        codes, values = self._coded[VERDICT]
+        words = np.array(values, dtype=object)[codes]
+        words[places] = [row["memory_verdict"] for row in rows]
+        values = [word for word in (FITS, AT_RISK, OUT_OF_MEMORY) if (words == word).any()]
+        self._coded[VERDICT] = np.select([words == word for word in values], range(len(values))), values
+
     def _append(self, rows: Sequence[Row]) -> None:
         for name, (codes, values) in self._coded.items():
-            cells = [_verdict(row) if name == VERDICT else row[name] for row in rows]
+            cells = [row["memory_verdict" if name == VERDICT else name] for row in rows]
             values += [value for value in dict.fromkeys(cells) if value not in values]
             more = np.array([values.index(cell) for cell in cells], dtype=np.int64)
             self._coded[name] = (np.concatenate([codes, more]), values)
@@ -201,19 +209,11 @@ def _codes(kept: Kept, name: str) -> tuple[NDArray[np.int64], list[Any]]:
     return places[codes], [values[i] for i in np.flatnonzero(is_used).tolist()]
 
 
-def _verdict(row: Row) -> str:
-    return fit_verdict(row["fit_probability"], row["headroom_bytes"])
-
-
 def _verdicts(kept: Kept) -> tuple[NDArray[np.int64], list[Any]]:
-    """FITS, AT RISK or OOM of each row."""
-    probability, is_beyond = kept.column("fit_probability"), kept.column("headroom_bytes") < 0.0
-    distinct_ones, code = np.unique(probability, return_inverse=True)
-    # Row 0: there is room, row 1: there is none.
-    words = np.array([[fit_verdict(one, room) for one in distinct_ones.tolist()] for room in (0.0, -1.0)], dtype=object)
-    found = words[is_beyond.astype(np.int64), code.ravel()]
-    values = [word for word in (FITS, AT_RISK, OUT_OF_MEMORY) if (found == word).any()]
-    return np.select([found == word for word in values], range(len(values))), values
+    """FITS or AT RISK of each row: what needs more than the device has is not kept, or listed."""
+    is_fit = kept.column("fit_probability") >= FIT_THRESHOLD
+    values = [word for word, is_it in ((FITS, is_fit.any()), (AT_RISK, not is_fit.all())) if is_it]
+    return np.where(is_fit, 0, len(values) - 1), values
 
 
 def _integers(codes: NDArray[np.int64], most: int) -> tuple[bytes, int]:

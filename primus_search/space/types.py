@@ -69,7 +69,8 @@ class SearchSettings:
     budget_evaluations projections a sampled search may make; 0 = 2,000
     top_k              rows of the ranking that are re-validated and printed
     numerics           which low-precision recipes may be among the candidates
-    min_fit            probability of running in device memory below which a candidate is not ranked
+    min_fit            percent of probability of running in device memory below which a candidate is not ranked; between
+                       0 and 90 the recommendation may be AT RISK; 0: all are ranked, and it FITS
     """
 
     method: Method = "auto"

@@ -15,8 +15,8 @@ from primus_search.analysis.choices import faster_if_memory_saved
 from primus_search.analysis.explanation import as_data, explain
 from primus_search.analysis.why_not import why_not
 from primus_search.cli import app
-from primus_search.cost.confidence.fit import FIT_THRESHOLD, fit_probability, room_to_fit_bytes
-from primus_search.cost.confidence.uncertainty import TIE, memory_error
+from primus_search.cost.confidence.fit import FIT_THRESHOLD, FITS, fit_probability, room_to_fit_bytes
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.declare import load_space
@@ -67,7 +67,7 @@ def table(space: Space, *, share_of_device: list[float], slower: float = 0.01, *
         ([0.99, 0.6, 0.7], (PROJECTED,) * 3, [1, 0, 2]),  # AT RISK: the next that FITS goes before it
         ([1.2, 0.6, 0.7], (TRACED, PROJECTED, PROJECTED), [1, 2, 0]),  # OOM: last
         ([1.2, 0.99, 0.7, 0.5], (TRACED, TRACED, PROJECTED, TRACED), [2, 1, 3, 0]),
-        ([0.99, 0.98], (PROJECTED,) * 2, [0, 1]),  # none FITS: by rate
+        ([0.99, 0.98], (PROJECTED,) * 2, [1, 0]),  # none FITS: by rate times probability
         ([1.2, 0.99], (TRACED, TRACED), [1, 0]),
     ],
 )
@@ -83,35 +83,38 @@ def test_the_first_row_is_the_fastest_that_fits_and_rows_shown_not_to_fit_are_la
     assert not (ranked.confidence.ties_with_best & ranked.is_lost).any()
 
 
+@pytest.mark.parametrize("least_fit", [0.0, 0.5, FIT_THRESHOLD])
 @pytest.mark.parametrize(
-    ("shares", "slower", "order"),
+    ("shares", "slower", "asked"),
     [
-        ([0.99, 0.6], 0.2, [0, 1]),  # a gain of 20 % is worth a start that may fail
-        ([0.99, 0.6], 0.04, [1, 0]),  # 4 % times the probability of fitting is not
-        ([0.99, 0.97, 0.6], 0.01, [2, 0, 1]),
-        ([1.0, 0.93, 0.5], 0.08, [0, 1, 2]),
-        ([1.0, 0.9, 0.5, 0.5], 0.05, [1, 0, 2, 3]),  # it FITS, and what is faster gains too little
-        ([1.0, 0.96, 0.5, 0.5], 0.001, [2, 0, 1, 3]),
+        ([0.99, 0.6], 2.0, 0),  # three times as fast: worth a start that may fail, where that is asked for
+        ([0.99, 0.6], 0.2, 1),  # 20 % faster, with a probability of 0.57
+        ([0.99, 0.97, 0.6], 0.01, 2),
+        ([1.0, 0.93, 0.5], 0.08, 2),
+        ([0.97, 0.9, 0.5, 0.5], 0.5, 0),
+        ([1.0, 0.96, 0.5, 0.5], 0.001, 2),
     ],
 )
-def test_a_row_at_risk_is_recommended_where_its_gain_times_its_probability_exceeds_the_noise(
-    space: Space, shares: list[float], slower: float, order: list[int]
+def test_the_recommendation_fits_unless_the_space_asks_for_less_and_pays_for_failed_starts(
+    space: Space, shares: list[float], slower: float, asked: int, least_fit: float
 ) -> None:
-    rows = table(space, share_of_device=shares, slower=slower)
-    sure = int(np.flatnonzero(rows.is_fit)[0])
-    worth = rows.fits[:sure] * (rows.expected_step_s[sure] / rows.expected_step_s[:sure] - 1.0)
-    assert rows.order.tolist() == order
-    assert order[0] == (int(np.argmax(worth)) if worth.max() > TIE else sure)
-    assert rows.confidence.ties_with_best[order[0]]
+    rows = table(space, share_of_device=shares, slower=slower, least_fit=least_fit)
+    first, may = rows.order[0], rows.fits >= least_fit
+    assert rows.verdicts[first] == FITS or least_fit < FIT_THRESHOLD
+    assert rows.sure_rate[first] >= rows.sure_rate[may].max() * (1.0 - TIE)
+    if least_fit < FIT_THRESHOLD:
+        assert first == asked
+    assert rows.confidence.ties_with_best[first]
     assert rows.take(rows.order).order.tolist() == list(range(len(rows)))
 
 
-def test_no_row_shown_not_to_fit_is_recommended_before_one_that_fits_far_behind(space: Space) -> None:
-    """The row that FITS stands behind all that are ranked: those shown not to fit are last of these, not behind it."""
+def test_a_row_that_fits_is_recommended_however_far_behind_and_rows_shown_not_to_fit_are_last_of_those_ranked(
+    space: Space,
+) -> None:
     shares = [1.0001, *[0.99] * RANKED_ROWS, 0.5]
     rows = table(space, share_of_device=shares, slower=0.001, memory_evidence=np.array([TRACED, *[PROJECTED] * 1001]))
     assert rows.is_lost[0] and rows.fits[0] > 0.4
-    assert rows.order[0] == 1 and rows.order[RANKED_ROWS - 1] == 0
+    assert rows.order[0] == RANKED_ROWS + 1 and rows.order[RANKED_ROWS] == 0
 
 
 def test_a_row_that_was_run_fits_whatever_is_projected(space: Space) -> None:
@@ -125,13 +128,14 @@ def test_a_measured_row_at_risk_stands_behind_one_that_fits(space: Space) -> Non
 
 
 def test_the_room_for_surety_is_where_the_probability_of_fitting_is_that(space: Space) -> None:
-    cluster = space.clusters[0].cluster
-    for error in (None, memory_error(cluster, space.model)):
+    for is_assumed in (False, True):
         rows = table(space, share_of_device=[0.5])
-        memory = rows.projection.memory
-        wanted = room_to_fit_bytes(cluster.accelerator, error) - float(memory.allocated[0] + memory.context[0])
-        memory = replace(memory, activations=memory.activations + wanted)
-        assert fit_probability(memory, cluster.accelerator, error=error)[0] == pytest.approx(FIT_THRESHOLD, rel=1e-6)
+        cluster, memory = rows.job.cluster, rows.projection.memory
+        job = replace(rows.job, cluster=replace(cluster, stack=replace(cluster.stack, is_assumed=is_assumed)))
+        room = room_to_fit_bytes(job, rows.candidates)
+        memory = replace(memory, activations=memory.activations + room - memory.needed)
+        assert fit_probability(job, rows.candidates, memory)[0] == pytest.approx(FIT_THRESHOLD, rel=1e-6)
+        assert room_to_fit_bytes(job, rows.candidates, margin=0.9)[0] == pytest.approx(job.room_bytes(0.9))
 
 
 NUM_LOST = 2
@@ -196,7 +200,7 @@ def test_a_faster_row_that_does_not_fit_is_named_with_what_saves_the_memory(
     if faster is None:
         return
     assert faster.gain == pytest.approx(fastest / first - 1.0)
-    assert faster.saving_bytes >= -faster.row["headroom_bytes"] > 0.0
+    assert faster.row["headroom_bytes"] < 0.0 < faster.saving_bytes < faster.row["memory_bytes"]
     named = [one.when for one in result.answer.choices if one.rank == faster.rank]
     assert bool(named) == (faster.gain > TIE) and all("you free" in when for when in named)
     assert not any("do not fit" in note for note in result.notes)  # nothing to act on: nobody starts the last ranks

@@ -269,9 +269,10 @@ def test_probability_of_fitting_is_half_at_the_limit_and_falls_with_need() -> No
         Workload(seq_length=4096, global_batch_size=64),
         Candidates.table(tp=8, micro_batch_size=[1, 2, 4, 8, 16, 32]),
     )
-    m = MemoryTable(Job(LLAMA_70B, cluster(2), work)).memory(c)
-    p = fit_probability(m, HARDWARE.accelerator)
+    job = Job(LLAMA_70B, cluster(2), work)
+    m = MemoryTable(job).memory(c)
+    p = fit_probability(job, c, m)
     assert (np.diff(p) <= 0).all() and p[0] > 0.99 and p[-1] < 0.01
-    exact = replace(HARDWARE.accelerator, hbm_bytes=float((m.allocated + m.context)[0]))
-    assert fit_probability(m, exact)[0] == pytest.approx(0.5)
-    assert fit_probability(m, HARDWARE.accelerator, margin=0.5)[1] <= p[1]
+    exact = replace(job.accelerator, hbm_bytes=float(m.needed[0]))
+    there = replace(job, cluster=replace(job.cluster, accelerator=exact))
+    assert fit_probability(there, c, m)[0] == pytest.approx(0.5)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from primus_search.analysis.glossary import TERMS, explain_word
 from primus_search.analysis.labels import between, chance, evidence_of, short
 from primus_search.cli import app
-from primus_search.cost.confidence.fit import fit_verdict
+from primus_search.cost.confidence.fit import AT_RISK, FIT_THRESHOLD, FITS
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 
@@ -150,7 +150,7 @@ def test_every_row_is_shown_with_its_interval_its_chance_to_fit_and_its_tie(tmp_
             rate == f"{row['expected_tokens_per_s_per_gpu']:,.0f}" and low < row["expected_tokens_per_s_per_gpu"] < high
         )
         assert ends == between(low, high) and fits == chance(row["fit_probability"])
-        assert row["memory_verdict"] == fit_verdict(row["fit_probability"], row["headroom_bytes"])
+        assert row["memory_verdict"] == (FITS if row["fit_probability"] >= FIT_THRESHOLD else AT_RISK)
         is_tied = row["expected_tokens_per_s_per_gpu"] >= best * (1 - TIE)
         assert row["ties_with_best"] is is_tied and (tie == "=") is (is_tied and rank != "1")
     assert any(tie for _, tie, *_ in shown) and not all(tie for _, tie, *_ in shown[1:])

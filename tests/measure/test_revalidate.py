@@ -116,7 +116,8 @@ def test_the_verdict_of_a_measured_candidate_is_that_of_its_point_and_its_bound(
     projection = Projector(Job(MODEL, here, WORKLOAD)).project(c)
     found = run(here, c, projection, tmp_path, worker="says_its_peaks", top_k=1)
     assert found.remarks[0].startswith(f"memory {verdict}: ")
-    assert fit_verdict(found.measured_fits[0], float(found.projection.headroom_bytes[0])) == verdict
+    fits = np.array([found.measured_fits[0]])
+    assert fit_verdict(Job(MODEL, here, WORKLOAD), fits, found.projection.headroom_bytes).tolist() == [verdict]
 
 
 @pytest.mark.parametrize(("fitting", "traced"), [(0, [0]), (3, [0, 1, 2, 3]), (9, [0, 1, 2, 3])])

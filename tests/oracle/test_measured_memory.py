@@ -73,7 +73,7 @@ def test_runs_that_ran_are_said_to_fit() -> None:
     refused = [case.id for case, memory, _ in measured() if memory.total[0] > case.cluster.accelerator.hbm_bytes]
     assert refused == []
     doubtful = [
-        case.id for case, memory, _ in measured() if fit_probability(memory, case.cluster.accelerator)[0] < 0.05
+        case.id for case, memory, _ in measured() if fit_probability(case.job, case.candidates, memory)[0] < 0.05
     ]
     assert doubtful == []
 

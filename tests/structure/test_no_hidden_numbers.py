@@ -14,6 +14,7 @@ NAMED = {
     "TIE": "noise between identical runs",
     "UNKNOWN": "error band of a regime without runs",
     "UNKNOWN_MEMORY": "error band of peaks of software without runs",
+    "WHOLE_LOGITS": "probability of a loss on whole logits in software that no stack file describes",
     "DEVIATIONS_TO_END": "quantile of the normal distribution",
 }
 NEGLIGIBLE = 1e-8

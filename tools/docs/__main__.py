@@ -5,11 +5,12 @@ from pathlib import Path
 
 import typer
 
-from tools.docs import generated, space_reference
+from tools.docs import generated, reliability, space_reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES: dict[str, tuple[Path, Callable[[], str]]] = {
     "space_file": (DOCS / "space_file.md", space_reference.page),
+    "memory": (reliability.PAGE, reliability.page),
     "stack": (generated.STACK_PAGE, generated.stack_tables),
     "fitted_numbers": (DOCS / "cost" / "fitted_numbers.md", generated.fitted_numbers),
     "expected_failures": (DOCS / "dev" / "expected_failures.md", generated.expected_failures),

@@ -28,7 +28,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from primus_search.cost.confidence.fit import fit_probability
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection
@@ -277,8 +276,8 @@ class Confidence:
     comparison: float
 
 
-def confidence(job: Job, table: Candidates, p: Projection) -> Confidence:
-    """What may be said of every row beside its figures."""
+def confidence(job: Job, table: Candidates, p: Projection, fits: Floats) -> Confidence:
+    """What may be said of every row beside its figures; `fits`: probability of fitting (`cost.confidence.fit`)."""
     cluster, model, rate = job.cluster, job.model, p.tokens_per_s_per_gpu
     found, near = interval(cluster, model, table.fp8, rate), run_ratio(job, table)
     return Confidence(
@@ -286,7 +285,7 @@ def confidence(job: Job, table: Candidates, p: Projection) -> Confidence:
         low=found.low * near,
         high=found.high * near,
         runs=found.runs,
-        fits=fit_probability(p.memory, cluster.accelerator, error=memory_error(cluster, model)),
+        fits=fits,
         ties_with_best=ties_with_best(rate),
         knowledge=knowledge(cluster),
         comparison=comparison(cluster, model),

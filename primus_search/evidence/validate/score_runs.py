@@ -11,7 +11,7 @@ from primus_search.base.cores import spread
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.positions import places
 from primus_search.cost.confidence.fit import fit_probability, fit_verdict
-from primus_search.cost.confidence.uncertainty import interval, is_doubtful, memory_error, run_ratio
+from primus_search.cost.confidence.uncertainty import interval, run_ratio
 from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection
@@ -67,16 +67,14 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
     cluster, model = run.cluster, run.model
     rate = projection.tokens_per_s_per_gpu
     ends = interval(cluster, model, run.candidates.fp8, rate * run_ratio(run.job, run.candidates))
-    error = memory_error(cluster, model)
-    probability = float(fit_probability(projection.memory, cluster.accelerator, error=error)[0])
-    headroom = float(projection.headroom_bytes[0])
+    probability = fit_probability(run.job, run.candidates, projection.memory)
     return ScoredRun(
         run=run,
         projection=projection,
         predicted=float(ends.expected[0]),
         interval=(float(ends.low[0]), float(ends.high[0])),
-        fit_probability=probability,
-        verdict=fit_verdict(probability, headroom, is_assumed=is_doubtful(cluster.stack, model)),
+        fit_probability=float(probability[0]),
+        verdict=str(fit_verdict(run.job, probability, projection.headroom_bytes)[0]),
         memory=_peaks(run, projection.memory),
     )
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.positions import places
-from primus_search.cost.confidence.fit import fit_probability, fit_verdict
-from primus_search.cost.confidence.uncertainty import memory_error, site_half_width
+from primus_search.cost.confidence.uncertainty import site_half_width
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import NEGLIGIBLE, Mixture, Reference, log_rates, reference_of
@@ -76,42 +75,16 @@ def undescribed_mixtures(rows: Sequence[Reference]) -> list[Undescribed]:
 
 
 def with_undescribed(outcome: Validation) -> Validation:
-    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed,
-    and their memory as that of software which may keep whole logits."""
+    """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed."""
     rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
     found = undescribed_mixtures([reference_of(row.run) for row in rows])
     told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
     rates = {row.run.place: one.rate(row.run.model, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
 
     def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:
-        for row in (_doubted(row) if row.run.cluster.stack.is_assumed else row for row in every):
+        for row in every:
             what = (told[row.run.place],) if row.run.place in told else ()
             yield replace(row, run=replace(row.run, assumed=(*row.run.assumed, *what)))
 
     parts: dict[str, Any] = {name: tuple(each(getattr(outcome, name))) for name in ("rows", "memory_only", "ran_out")}
     return replace(outcome, **parts).with_rates(rates)
-
-
-WHOLE_LOGITS = 0.2
-"""Probability that software which nobody described computes its loss on the logits of the whole vocabulary on every
-tensor-parallel rank: one of eight publishers of such runs, (1 + 1) / (8 + 2), 2026-11-23."""
-
-WHOLE_LOGIT_BYTES = 18.0
-"""Bytes per logit of such a loss: BF16 logits, their gathered copy, FP32 copy, softmax and gradients. Of 257
-configurations of arXiv:2311.05610 that ran out 38 would be said to fit without it; all but 33, 21 and 6 of these need
-more than the device has with 10, 14 and 18 bytes, of 165 that ran all but 133, 133 and 131, 2026-11-23."""
-
-
-def _doubted(row: ScoredRun) -> ScoredRun:
-    """A run with the probability of fitting over both kinds of loss."""
-    run, memory = row.run, row.projection.memory
-    c = run.candidates
-    tokens = float(c.micro_batch_size[0]) * run.workload.seq_length / float(c.cp[0])
-    own = run.cluster.stack.memory.unfused_logit_bytes / float(c.tp[0])
-    extra = tokens * run.model.vocab_size * max(WHOLE_LOGIT_BYTES - own, 0.0)
-    error = memory_error(run.cluster, run.model)
-    more = replace(memory, logits=memory.logits + extra)
-    whole = float(fit_probability(more, run.cluster.accelerator, error=error)[0])
-    probability = (1.0 - WHOLE_LOGITS) * row.fit_probability + WHOLE_LOGITS * whole
-    headroom = float(row.projection.headroom_bytes[0])
-    return replace(row, fit_probability=probability, verdict=fit_verdict(probability, headroom, is_assumed=True))

@@ -17,8 +17,10 @@ from primus_search.files.hardware_files import load_cluster, load_hardware, load
 from primus_search.files.search_path import FileKind, names
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Fp8, Sharding
+from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import ErrorBand, Stack
+from primus_search.values.workload import Workload
 from tests.support.published_run import run_with
 
 TABLE = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
@@ -135,10 +137,12 @@ def test_rows_of_one_table_have_the_band_of_their_own_precision() -> None:
 
 
 def test_what_is_not_known_of_memory_makes_both_verdicts_careful() -> None:
-    assert fit_verdict(0.95, 10.0) == FITS
-    assert fit_verdict(0.3, -10.0) == OUT_OF_MEMORY
-    assert fit_verdict(0.3, -10.0, is_assumed=True) == AT_RISK
-    assert fit_verdict(0.05, -10.0, is_assumed=True) == OUT_OF_MEMORY
+    cluster, work = load_cluster("h100", 1, "nemo_2024"), Workload(seq_length=4096, global_batch_size=8)
+    known = Job(load_model("llama3.1_8b"), cluster, work)
+    doubtful = replace(known, cluster=replace(cluster, stack=replace(cluster.stack, is_assumed=True)))
+    fits, room = np.array([0.95, 0.8, 0.3, 0.05]), np.array([10.0, 10.0, -10.0, -10.0])
+    assert fit_verdict(known, fits, room).tolist() == [FITS, AT_RISK, OUT_OF_MEMORY, OUT_OF_MEMORY]
+    assert fit_verdict(doubtful, fits, room).tolist() == [FITS, AT_RISK, AT_RISK, OUT_OF_MEMORY]
 
 
 def test_hardware_of_one_vendor_alone_leaves_several_stacks_to_guess_from() -> None:
