@@ -73,17 +73,23 @@ def stand_ins(*packages: str) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def megatron(checkout: Path) -> Any:
-    """Megatron's `megatron.training.arguments`, of a checkout, with nothing compiled."""
-    import torch
+def torch_parts() -> None:
+    """Imports what frameworks import of torch, before any stand-in: it looks for packages that stand-ins pretend."""
     import torch._dynamo
     import torch._inductor.runtime.hints
     import torch._inductor.utils
     import torch.distributed.checkpoint
     import torch.distributed.fsdp
+    import torch.distributed.pipelining.schedules
     import torch.distributed.tensor
     import torch.utils._triton
-    import torch.utils.flop_counter
+    import torch.utils.flop_counter  # noqa: F401
+
+
+def megatron(checkout: Path) -> Any:
+    """Megatron's `megatron.training.arguments`, of a checkout, with nothing compiled."""
+    torch_parts()
+    import torch
 
     if not hasattr(typing, "override"):
         vars(typing)["override"] = _unchanged
@@ -122,8 +128,14 @@ def _kernel(name: str) -> Callable[..., Any]:
     raise AttributeError(name)
 
 
+ABSENT = ("triton", "deep_ep", "torchdata", "datasets", "torchao", "tensorboard", "wandb")
+"""Packages that torchtitan imports for training, and no model or check needs."""
+
+
 def torchtitan() -> None:
     """Makes the installed torchtitan importable without its top module, which imports what training needs."""
+    if "torchtitan" in sys.modules:
+        return
     package = types.ModuleType("torchtitan")
     package.__path__ = [str(importlib.metadata.distribution("torchtitan").locate_file("torchtitan"))]
     sys.modules["torchtitan"] = package

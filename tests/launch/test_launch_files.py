@@ -36,11 +36,16 @@ from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.model.shape import shape
 from primus_search.values.workload import Workload
-from tests.support.launched import CLIENTS, MISSING, jobs, verdicts, verdicts_of
+from tests.support.judge.checkouts import needs, required, sources
+from tests.support.launched import jobs, verdicts, verdicts_of
 
 FRAMEWORKS = tuple(name for name in framework_names() if name != "any")
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml", "nemo": "nemo.sh"}
-JUDGES = {"megatron": ("megatron-main", "megatron-pinned"), "primus": ("primus",), "torchtitan": ("torchtitan",)}
+JUDGES = {
+    "megatron": ("megatron@core_0.20", "megatron@core_0.16"),
+    "primus": ("primus",),
+    "torchtitan": ("torchtitan@0.2.2",),
+}
 SHIPPED = {
     "llama3_8b_mi300x": ("primus", "megatron", "torchtitan"),
     "mixtral_8x22b": ("primus", "megatron", "torchtitan"),
@@ -227,11 +232,11 @@ def test_torchtitan_starts_no_model_of_mixed_layers(model: str) -> None:
     assert list(jobs(mixed_space(model, "torchtitan"), 1)) == []
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@needs("primus")
 def test_an_experiment_that_names_primus_own_model_is_that_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PRIMUS_PATH", str(CLIENTS / "primus"))
+    monkeypatch.setenv("PRIMUS_PATH", str(sources("primus")))
     job = next(iter(jobs(mixed_space("deepseek_v4_flash", "primus"), 1)))
     path = tmp_path / MAIN_FILE["primus"]
     path.write_text(launch_files(job).texts[path.name], encoding="utf-8")
@@ -289,59 +294,58 @@ def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
 
 
 def written(space: Space, name: str, count: int, folder: Path) -> list[Path]:
-    """The main files of random legal candidates of a space."""
+    """The main files of random legal candidates of a space, each in a folder with what lies beside it."""
     main = Path(MAIN_FILE[space.framework.name])
-    paths = [folder / f"{name}-{number}{main.suffix}" for number in range(count)]
     made = []
-    for path, job in zip(paths, jobs(space, count), strict=False):
-        path.write_text(launch_files(job).texts[main.name], encoding="utf-8")
+    for number, job in enumerate(jobs(space, count)):
+        path = folder / f"{name}-{number}" / main.name
+        path.parent.mkdir()
+        for file, text in launch_files(job).texts.items():
+            (path.parent / file).write_text(text, encoding="utf-8")
         made.append(path)
     return made
 
 
-def refused(judge: str, files: list[Path], layers: int) -> list[Mapping[str, object]]:
+def refused(judge: str, files: list[Path]) -> list[Mapping[str, object]]:
     """The files that a framework's own check does not accept, and why."""
-    answers = verdicts(judge, files, layers)
+    answers = verdicts(judge, files)
     assert len(answers) == len(files) and files
     return refusals(answers)
 
 
-JUDGED = [(judge, framework) for framework, judges in JUDGES.items() for judge in judges]
+JUDGED = [
+    pytest.param(judge, framework, marks=needs(judge)) for framework, judges in JUDGES.items() for judge in judges
+]
 Judged = Callable[[str], Mapping[str, Sequence[Mapping[str, object]]]]
 
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    """What a judge says of random candidates, by their space; all start once and together, as that takes seconds.
+    """What a judge says of random candidates, by their space; all start once and together, as that takes seconds."""
 
-    torchtitan's starts once for each of the three commonest numbers of layers.
-    """
-
-    def samples(framework: str) -> dict[int, dict[str, list[Path]]]:
-        """Files of each space, by layers for torchtitan."""
+    def samples(framework: str) -> dict[str, list[Path]]:
+        """Files of each space."""
         folder = tmp_path_factory.mktemp(framework)
         spaces = {name: shipped_space(name, framework) for name, on in SHIPPED.items() if framework in on}
         spaces |= {name: own_space(name, framework) for name in OWN}
-        if framework == "torchtitan":
-            by_layers: dict[int, dict[str, list[Path]]] = {}
-            for name, space in spaces.items():
-                by_layers.setdefault(space.model.num_layers, {})[name] = written(space, name, FEW, folder)
-            return dict(sorted(by_layers.items(), key=lambda group: -sum(map(len, group[1].values())))[:3])
         files = {name: written(space, name, FEW, folder) for name, space in spaces.items()}
+        if framework == "torchtitan":
+            return files
         files["rings"] = written(rings_of_groups(framework), "rings", FEW, folder)
         for model in (model for model, on in MIXED_CASES if on == framework and (model, on) != PATCHED):
             files[model] = written(mixed_space(model, framework), model, 2 * FEW, folder)
-        return {0: files}
+        return files
 
     @cache
     def answers() -> dict[str, dict[str, list[dict[str, object]]]]:
-        files = {framework: samples(framework) for framework in JUDGES}
-        cases = [(judge, layers, parts) for judge, on in JUDGED for layers, parts in files[on].items()]
-        told = verdicts_of([(judge, [*chain(*parts.values())], layers) for judge, layers, parts in cases])
-        found: dict[str, dict[str, list[dict[str, object]]]] = {judge: {} for judge, _ in JUDGED}
-        for (judge, _, parts), rows in zip(cases, told, strict=True):
+        there = {name: [one for one in judges if required(one) is not None] for name, judges in JUDGES.items()}
+        files = {framework: samples(framework) for framework, judges in there.items() if judges}
+        cases = [(judge, files[name]) for name, judges in there.items() for judge in judges]
+        told = verdicts_of([(judge, [*chain(*parts.values())]) for judge, parts in cases])
+        found: dict[str, dict[str, list[dict[str, object]]]] = {}
+        for (judge, parts), rows in zip(cases, told, strict=True):
             each = iter(rows)
-            found[judge] |= {name: list(islice(each, len(part))) for name, part in parts.items()}
+            found[judge] = {name: list(islice(each, len(part))) for name, part in parts.items()}
             assert all(parts.values()) and all(len(found[judge][name]) == len(part) for name, part in parts.items())
         return found
 
@@ -353,30 +357,30 @@ def refusals(answers: Sequence[Mapping[str, object]]) -> list[Mapping[str, objec
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
 @pytest.mark.parametrize(("judge", "framework"), JUDGED)
 def test_frameworks_accept_a_sample(judge: str, framework: str, judged: Judged) -> None:
     uniform = {name: answers for name, answers in judged(judge).items() if name not in MIXED}
-    assert set(OWN) <= set(uniform) or framework == "torchtitan"
+    assert set(OWN) <= set(uniform)
     assert {name: refusals(answers) for name, answers in uniform.items() if refusals(answers)} == {}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
-@pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
+@pytest.mark.parametrize(
+    ("model", "framework"),
+    [pytest.param(*case, marks=needs(*JUDGES[case[1]])) for case in MIXED_CASES if case != PATCHED],
+)
 def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, judged: Judged) -> None:
     assert [one for judge in JUDGES[framework] for one in refusals(judged(judge)[model])] == []
 
 
 @pytest.mark.full
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
 @pytest.mark.parametrize(("judge", "framework"), JUDGED)
 @pytest.mark.parametrize("name", [*SHIPPED, *OWN])
 def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str, tmp_path: Path) -> None:
     if framework not in SHIPPED.get(name, JUDGES):
         pytest.skip(f"{framework} cannot start the model of {name} there")
     space = own_space(name, framework) if name in OWN else shipped_space(name, framework)
-    assert refused(judge, written(space, name, MANY, tmp_path), space.model.num_layers) == []
+    assert refused(judge, written(space, name, MANY, tmp_path)) == []
 
 
 @pytest.mark.parametrize("name", ["llama2_7b", "llama2_70b", "llama3_8b", "llama3.1_405b"])

@@ -14,10 +14,11 @@ from primus_search.cost.memory.share import Share
 from primus_search.declare import make_space
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
-from tests.support.launched import CLIENTS, MISSING, jobs
+from tests.support.judge.checkouts import needs
+from tests.support.launched import ROOT, jobs
 
-pytestmark = pytest.mark.skipif(CLIENTS is None, reason=MISSING)
-BUILDER = Path(__file__).parents[1] / "support" / "megatron_builder.py"
+pytestmark = needs("megatron@core_0.16")
+BUILDER = "tests.support.megatron_builder"
 MODELS = ("llama3.1_8b", "qwen3_30b_a3b", "deepseek_v2_lite", "gpt_oss_20b", "qwen2.5_7b", "deepseek_v3", "tiny_moe",
           "qwen3_0.6b", "llama2_7b", "mixtral_8x7b")  # fmt: skip
 AXES = {
@@ -60,7 +61,11 @@ def counted(job: LaunchJob) -> list[float]:
 
 def built(files: list[Path]) -> list[dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, str(BUILDER), str(CLIENTS), *map(str, files)], capture_output=True, text=True, check=False
+        [sys.executable, "-W", "ignore", "-m", BUILDER, *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -19,7 +19,8 @@ from primus_search.files.known_keys import known_keys
 from primus_search.launch.read.experiments import is_experiment, read_experiment
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.values.machine.framework import Framework
-from tests.support.launched import CLIENTS, MISSING, jobs
+from tests.support.judge.checkouts import needs, sources
+from tests.support.launched import jobs
 from tools.setting_verdicts import verdict
 
 Keys = tuple[str, ...]
@@ -87,18 +88,17 @@ def silent_keys(path: Path, work: Path) -> tuple[int, list[str]]:
     return len(given), found
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@needs("primus")
 @pytest.mark.parametrize("step", [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.full)])
 def test_no_key_of_a_real_experiment_is_silent(tmp_path: Path, step: int) -> None:
-    assert CLIENTS is not None
-    files = [path for path in sorted((CLIENTS / "primus" / "examples").rglob("*.yaml")) if is_experiment(path)]
+    files = [path for path in sorted((sources("primus") / "examples").rglob("*.yaml")) if is_experiment(path)]
     by_back_end = [[path for path in files if part in path.parts] for part in ("megatron", "torchtitan")]
     chosen = [paths[:: len(paths) // count][:count] for paths, count in zip(by_back_end, FILES, strict=True)]
     root = tmp_path / "primus"
-    shutil.copytree(CLIENTS / "primus", root)  # an experiment builds on the model files beside it
+    shutil.copytree(sources("primus"), root)  # an experiment builds on the model files beside it
     total = 0
     for path in [path for paths in chosen for path in paths][::step]:
-        work = root / path.relative_to(CLIENTS / "primus").with_name("mutated.yaml")
+        work = root / path.relative_to(sources("primus")).with_name("mutated.yaml")
         count, silent = silent_keys(path, work)
         work.unlink()
         assert silent == [], path.name

@@ -19,7 +19,7 @@ from primus_search.models.megatron_yaml import readable_keys
 from primus_search.models.model_files import load_model
 from primus_search.space import Enumerator
 from primus_search.values.machine.framework import Framework
-from tests.support.launched import CLIENTS, MISSING
+from tests.support.judge.checkouts import needs, sources
 
 OTHER_KINDS = ("kimi_k3", "sft")
 """Names of experiments that train what is not modelled: attention residuals, adapters."""
@@ -34,11 +34,10 @@ def legal_rows(path: Path) -> int:
     return len(enumerator.chunk(0, enumerator.size).candidates)
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@needs("primus")
 @pytest.mark.parametrize("step", [pytest.param(6, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.full)])
 def test_primus_own_experiments_are_read_and_legal_or_refused_by_name(step: int) -> None:
-    assert CLIENTS is not None
-    files = [path for path in sorted((CLIENTS / "primus" / "examples").rglob("*.yaml")) if is_experiment(path)]
+    files = [path for path in sorted((sources("primus") / "examples").rglob("*.yaml")) if is_experiment(path)]
     assert len(files) >= 230
     supported = [path for path in files[::step] if not any(kind in path.name for kind in OTHER_KINDS)]
     assert sum(legal_rows(path) for path in supported) >= 0.95 * len(supported)
@@ -58,11 +57,10 @@ def model_problems(path: Path) -> str:
             return str(error)
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
+@needs("primus")
 @pytest.mark.slow
 def test_models_of_primus_own_experiments_are_read_or_refused_by_a_key() -> None:
-    assert CLIENTS is not None
-    files = [path for path in sorted((CLIENTS / "primus" / "examples").rglob("*.yaml")) if is_experiment(path)]
+    files = [path for path in sorted((sources("primus") / "examples").rglob("*.yaml")) if is_experiment(path)]
     problems = {path.name: model_problems(path) for path in files}
     refused = [text for text in problems.values() if text]
     assert len(refused) <= 0.05 * len(files)

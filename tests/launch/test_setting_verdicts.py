@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.launched import CLIENTS, MISSING
+from tests.support.judge.checkouts import needs, sources
 from tools.setting_verdicts import verdicts
 
+MEGATRONS = ("megatron@core_0.20", "megatron@core_0.16")
 LEAST = {"megatron": 700, "primus": 700}
 """Settings that the sources have at least; fewer means that they were not found."""
 DIRECTIONS = ("slower", "faster", "more memory", "less memory", "less or more memory")
@@ -21,14 +22,12 @@ def installed(package: str) -> Path | None:
     return Path(next(iter(found.submodule_search_locations))).parent if found else None
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
 @pytest.mark.parametrize(
-    ("name", "folder"),
-    [("megatron", "megatron_lm_main"), ("megatron", "megatron_lm_pinned"), ("primus", "primus")],
+    ("name", "release"),
+    [pytest.param(one.partition("@")[0], one, marks=needs(one)) for one in (*MEGATRONS, "primus")],
 )
-def test_every_setting_of_a_client_has_a_verdict(name: str, folder: str) -> None:
-    assert CLIENTS is not None
-    found = verdicts(name, CLIENTS / folder)
+def test_every_setting_of_a_client_has_a_verdict(name: str, release: str) -> None:
+    found = verdicts(name, sources(release))
     assert len(found) >= LEAST[name]
     assert [key for key, kind in found.items() if not kind] == []
 
@@ -56,10 +55,11 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     assert set(table["priced"]) <= {key for group in table["not_priced"] for key in group["keys"]}
 
 
-@pytest.mark.skipif(CLIENTS is None, reason=MISSING)
-@pytest.mark.parametrize(("name", "folder"), [("megatron", "megatron_lm_main"), ("primus", "primus")])
-def test_the_page_has_the_counts_of_the_clients(name: str, folder: str) -> None:
-    assert CLIENTS is not None
-    kinds = Counter(verdicts(name, CLIENTS / folder).values())
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [pytest.param(one.partition("@")[0], one, marks=needs(one)) for one in (MEGATRONS[0], "primus")],
+)
+def test_the_page_has_the_counts_of_the_clients(name: str, release: str) -> None:
+    kinds = Counter(verdicts(name, sources(release)).values())
     page = " ".join((Path(__file__).parents[2] / "docs" / "dev" / "adding.md").read_text().split())
     assert f"{name} {kinds['read']}/{kinds['not priced']}/{kinds['cannot matter']}" in page

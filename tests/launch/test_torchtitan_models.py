@@ -1,12 +1,7 @@
 """torchtitan builds the model that was asked for: its own classes, from the arguments that an export writes."""
 
 import importlib
-import importlib.metadata
-import importlib.util
-import sys
-import types
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -23,50 +18,18 @@ from primus_search.models.presets import load_preset, presets
 from primus_search.models.registered import model_called
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
-from tests.support.judges import accepts
-from tests.support.launched import CLIENTS, jobs
+from tests.support.launched import jobs
+from tools.framework_imports import ABSENT, stand_ins, torch_parts, torchtitan
 
 torch = pytest.importorskip("torch")
 
 
 @cache
-def package() -> None:
-    """torchtitan without its top module, which imports what training needs (as `accepts.py` does)."""
-    if "torchtitan" not in sys.modules:
-        made = types.ModuleType("torchtitan")
-        made.__path__ = [str(importlib.metadata.distribution("torchtitan").locate_file("torchtitan"))]  # type: ignore[attr-defined]
-        sys.modules["torchtitan"] = made
-
-
-@contextmanager
-def stand_ins() -> Iterator[None]:
-    """Stand-ins of `accepts.py` for packages that torchtitan imports and no model needs, while it is imported."""
-    import torch._dynamo
-    import torch._inductor.runtime.hints
-    import torch.distributed.fsdp
-    import torch.distributed.tensor
-    import torch.utils._triton
-    import torch.utils.flop_counter  # noqa: F401
-
-    missing = [root for root in ("triton", "torchdata", "datasets") if importlib.util.find_spec(root) is None]
-    finder = accepts(CLIENTS)._Finder(*missing) if CLIENTS else None
-    sys.meta_path[:0] = [finder] if finder else []
-    try:
-        yield
-    finally:
-        sys.meta_path[:] = [one for one in sys.meta_path if one is not finder]
-        for name in [name for name in sys.modules if name.split(".")[0] in missing]:
-            del sys.modules[name]
-
-
-@cache
 def family(name: str) -> Any:
-    package()
-    try:
-        with stand_ins():
-            return importlib.import_module(f"torchtitan.models.{name}")
-    except ImportError as error:
-        pytest.skip(f"torchtitan's {name} does not import here: {error}")
+    torch_parts()
+    torchtitan()
+    with stand_ins(*ABSENT):
+        return importlib.import_module(f"torchtitan.models.{name}")
 
 
 def job_of(model: Model) -> LaunchJob:

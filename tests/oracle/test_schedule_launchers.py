@@ -14,9 +14,10 @@ import pytest
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, PassKind, algorithm, build, launchers, simulate
 from primus_search.schedule.table import Table
+from tests.support.judge.checkouts import needs, sources
 
 DATA = Path(__file__).parent / "data" / "schedules"
-CLIENTS = Path(__file__).parents[2].parent / "shared" / "clients"
+MEGATRONS = ("megatron@core_0.20", "megatron@core_0.16")
 SHAPES = [(2, 2), (2, 3), (2, 8), (3, 7), (4, 4), (4, 8), (4, 24), (5, 10), (6, 5), (8, 8), (8, 17), (8, 64)]
 
 Pass = tuple[str, int, int]
@@ -133,11 +134,9 @@ def test_torch_reads_and_runs_the_orders_that_export_writes_for_torchtitan(
 # --- Megatron: its own functions give the order of chunks and the warm-up --------------------------------------------
 
 
-def of_megatron(folder: str) -> dict[str, object]:
+def of_megatron(release: str) -> dict[str, object]:
     """The functions of Megatron-Core that decide the order, run from its source without its imports."""
-    path = CLIENTS / folder / "megatron/core/pipeline_parallel/schedules.py"
-    if not path.exists():
-        pytest.skip(f"needs {path.relative_to(CLIENTS.parent.parent)}: Megatron-Core's own source")
+    path = sources(release) / "megatron/core/pipeline_parallel/schedules.py"
     wanted = {"get_schedule_table", "get_pp_rank_microbatches", "convert_schedule_table_to_order"}
     body = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef) and n.name in wanted]
     for function in body:
@@ -164,10 +163,10 @@ def as_megatron_runs(functions: dict, p: int, m: int, vpp: int, group: int) -> I
         yield [*forward[:warm_up], *steady, *backward[total - warm_up :]]
 
 
-@pytest.mark.parametrize("folder", ["megatron_lm_main", "megatron_lm_pinned"])
+@pytest.mark.parametrize("release", [pytest.param(one, marks=needs(one)) for one in MEGATRONS])
 @pytest.mark.parametrize("launcher", ["megatron", "nemo", "primus"])
-def test_megatrons_functions_give_the_orders_of_its_launchers(folder: str, launcher: str) -> None:
-    functions = of_megatron(folder)
+def test_megatrons_functions_give_the_orders_of_its_launchers(release: str, launcher: str) -> None:
+    functions = of_megatron(release)
     for p, m in SHAPES:
         one = build("1f1b", launcher=launcher, stages=p, microbatches=m)
         if m >= p - 1:

@@ -1,8 +1,8 @@
-"""Parameters per pipeline rank that Megatron-Core's model makes from scripts: `megatron_builder.py CLIENTS FILE...`
+"""Parameters per pipeline rank of Megatron-Core from scripts: `python -m tests.support.megatron_builder FILE...`
 
 Process groups are fake (`torch.testing._internal.distributed.fake_pg`), weights are on the meta device; one JSON line a
 file: {"file", "params": [per pipeline rank], "why"}. Modules of Transformer Engine are replaced by Megatron's local
-ones, which hold the same parameters. Megatron's arguments are parsed and validated by `accepts.py`'s stand-ins.
+ones, which hold the same parameters. Megatron is the release that Primus pins.
 """
 
 import contextlib
@@ -10,22 +10,21 @@ import io
 import json
 import math
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from judges import accepts, megatron
+from tests.support.judge.checkouts import sources
+from tests.support.judge.megatron import Megatron
+from tests.support.judge.scripts import started
+from tests.support.judge.verdict import Verdict, processes
 
 
-def parsed(judge: Any, arguments: Any, file: Path) -> Any:
-    argv, env = judge.recorded(file)
-    text = " ".join(argv)
-    size = [int(n) for key in ("nnodes", "nproc[-_]per[-_]node") for n in re.findall(rf"--{key}[= ](\d+)", text)]
-    start = next(i for i, word in enumerate(argv) if word.endswith(".py"))
-    judge._environment(math.prod(size), False)
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = env.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
-    sys.argv = argv[start:]
+def parsed(arguments: Any, file: Path) -> Any:
+    job = started(file)
+    os.environ |= processes(job.world)
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = job.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    sys.argv = ["pretrain_gpt.py", *job.argv]
     args = arguments.parse_args()
     arguments.validate_args(args, {})
     size_of_multiple = args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
@@ -149,11 +148,10 @@ def parameters(args: Any, arguments: Any, rank: int) -> int:
 
 
 def main() -> None:
-    clients, files = Path(sys.argv[1]), [Path(name) for name in sys.argv[2:]]
-    judge = accepts(clients)
+    files = [Path(name) for name in sys.argv[1:]]
     noise = io.StringIO()
     with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-        arguments = megatron(judge, clients / "megatron_lm_pinned")
+        arguments = Megatron(sources("megatron@core_0.16")).module
         import torch
 
         torch.cuda.current_device = lambda: torch.device("meta")
@@ -162,12 +160,13 @@ def main() -> None:
         found: dict[str, Any] = {"file": file.name, "params": [], "why": ""}
         try:
             with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-                args = parsed(judge, arguments, file)
+                args = parsed(arguments, file)
                 each = args.world_size // args.pipeline_model_parallel_size
                 for stage in range(args.pipeline_model_parallel_size):
                     found["params"].append(parameters(args, arguments, stage * each))
         except BaseException as error:
-            found["why"] = f"{type(error).__name__}: {str(error)[:300]} {judge._says(error)[-60:]}"
+            refusal = Verdict.of(error)
+            found["why"] = f"{refusal.why} {refusal.where}"
         print(json.dumps(found), flush=True)
 
 

@@ -8,7 +8,7 @@ import csv
 import json
 import random
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,19 +72,13 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
     settings: dict[str, Any] = dict(rng.choice(DRAWN["models"]))
     world = rng.choice(DRAWN["worlds"])
     has_experts = "num_experts" in settings
-    settings |= _degrees(settings, world, rng)
-    often = DRAWN["often"] | (DRAWN["often_with_experts"] if has_experts else {})
-    settings |= {name: rng.choice(values) for name, (share, *values) in often.items() if rng.random() < share}
+    settings |= degrees(settings, world, rng)
+    settings |= chosen(DRAWN, rng, ("often", "often_with_experts") if has_experts else ("often",))
     if "num_query_groups" in settings:
         settings["group_query_attention"] = True
     if settings.get("recompute_granularity") == "full":
         settings |= {"recompute_method": rng.choice(("uniform", "block")), "recompute_num_layers": 1}
-    seldom = list(DRAWN["seldom"])
-    for name in rng.sample(seldom, rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 6))):
-        settings[name] = rng.choice(DRAWN["seldom"][name])
-    for name, needed in DRAWN["mostly_with"].items():
-        if settings.get(name) and rng.random() < 0.85:
-            settings |= needed
+    settings |= seldom(DRAWN, settings, rng)
     settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer", "vocab_size": 128000}
     if "lr" in rows:
         settings |= {"lr": 0.0001, "min_lr": 0.00001}
@@ -105,7 +99,23 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
     return RandomJob(kept, world, tuple(argv), environment)
 
 
-def _degrees(settings: Mapping[str, Any], world: int, rng: random.Random) -> dict[str, Any]:
+def chosen(drawn: Mapping[str, Any], rng: random.Random, parts: Iterable[str]) -> dict[str, Any]:
+    """Settings that a share of the jobs has, of some parts of what is drawn."""
+    shares = [(name, *row) for part in parts for name, row in drawn[part].items()]
+    return {name: rng.choice(values) for name, share, *values in shares if rng.random() < share}
+
+
+def seldom(drawn: Mapping[str, Any], settings: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A few settings that most jobs do not have, mostly with what they need."""
+    names = rng.sample(list(drawn["seldom"]), min(rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 6)), len(drawn["seldom"])))
+    found = {name: rng.choice(drawn["seldom"][name]) for name in names}
+    for name, needed in drawn["mostly_with"].items():
+        if (settings | found).get(name) and rng.random() < 0.85:
+            found |= needed
+    return found
+
+
+def degrees(settings: Mapping[str, Any], world: int, rng: random.Random) -> dict[str, Any]:
     """Degrees that mostly divide the world and the model, lengths and batches."""
 
     def some(limit: int) -> int:

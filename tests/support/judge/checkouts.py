@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 VARIABLE = "PRIMUS_SEARCH_CLIENTS"
 FOLDERS = {
     "megatron@core_0.20": "megatron_lm_main",
@@ -12,7 +14,9 @@ FOLDERS = {
     "torchtitan@main": "torchtitan",
     "torchtitan@0.3.0": "torchtitan_0.3.0",
 }
-"""Folder of each release below the checkouts; Primus needs the Megatron that it pins beside it."""
+"""Folder of each release below the checkouts; other releases are installed packages."""
+BESIDE = {"primus": ["megatron@core_0.16"]}
+"""Releases that a release is judged with: Primus pins a Megatron."""
 
 
 def checkout(release: str) -> Path | None:
@@ -22,6 +26,27 @@ def checkout(release: str) -> Path | None:
     return path if root and path.is_dir() else None
 
 
-def missing(release: str) -> str:
-    """Why a test is skipped that needs a release."""
-    return f"needs sources of {release}: folder {FOLDERS[release]} below ${VARIABLE}"
+def required(release: str) -> list[Path] | None:
+    """The sources that a release is judged with, none where it is an installed package; None where one is missing."""
+    found = [checkout(one) for one in (release, *BESIDE.get(release, ())) if one in FOLDERS]
+    return None if None in found else [one for one in found if one is not None]
+
+
+def missing(*releases: str) -> str:
+    """Why a test is skipped that needs releases."""
+    names = [one for release in releases for one in (release, *BESIDE.get(release, ()))]
+    folders = ", ".join(FOLDERS[name] for name in names)
+    return f"needs sources of {' and '.join(releases)}: {folders} below ${VARIABLE}"
+
+
+def needs(*releases: str) -> pytest.MarkDecorator:
+    """Skips a test where the sources of releases are missing, and says which."""
+    absent = [one for one in releases if required(one) is None]
+    return pytest.mark.skipif(bool(absent), reason=missing(*absent) if absent else "")
+
+
+def sources(release: str) -> Path:
+    """The sources of a release in a test that needs them."""
+    found = checkout(release)
+    assert found is not None, missing(release)
+    return found

@@ -1,38 +1,33 @@
-"""Megatron's own checks of a job: parse_args, validate_args, its configuration class and its micro-batch counter.
+"""Megatron's own checks of a job: parse_args, validate_args, micro-batch counter, rank groups, configuration class.
 
     judge = Megatron(checkout)
     judge.verdict(["--num-layers", "32", ...], world=64).accepted
 
-Megatron is imported once and its parser made once: some hundred jobs a second. A process holds one release.
+Megatron is imported once and its parser made once: some tens of jobs a second. A process holds one release.
 """
 
 import argparse
 import contextlib
+import inspect
 import io
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, patch
 
+from tests.support.judge.verdict import Verdict, processes
 from tools.framework_imports import megatron
 
-NODE = 8
-"""Processes of a node, as far as Megatron's checks see them."""
+SEEN = ("CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_ALGO", "NVTE_", "PRIMUS_TURBO_")
+"""Prefixes of what the checks read of a job's environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a framework accepts a job; `where` is the file and line that refuses it, `args` what it resolves."""
-
-    accepted: bool
-    why: str = ""
-    where: str = ""
-    args: Mapping[str, Any] = field(default_factory=dict)
+class GroupsMade(Exception):
+    """Megatron has checked its rank groups and makes the first."""
 
 
 class Megatron:
@@ -44,7 +39,6 @@ class Megatron:
         parser = cache(lambda add=self.module.add_megatron_arguments: add(argparse.ArgumentParser(allow_abbrev=False)))
         self.module.add_megatron_arguments = lambda _: parser()
         self.module._print_args = lambda *_: None
-        self.parser: argparse.ArgumentParser = parser()
 
     def verdict(self, argv: Sequence[str], world: int, environment: Mapping[str, str] | None = None) -> Verdict:
         """What Megatron answers to the arguments of a job of `world` processes."""
@@ -57,16 +51,15 @@ class Megatron:
 
     def judged(
         self,
-        parsed: Any,
+        parsed: Callable[[], Any],
         world: int,
         environment: Mapping[str, str] | None = None,
-        beside: Iterable[Any] = (),
+        beside: Iterable[Callable[[Any], object]] = (),
     ) -> Verdict:
         """The verdict on what `parsed()` gives; `beside` are checks that follow validate_args."""
-        os.environ |= {"WORLD_SIZE": str(world), "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(NODE)}
-        for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1", "NCCL_ALGO"):
-            os.environ.pop(name, None)
-        os.environ |= environment or {}
+        for name in [name for name in os.environ if name.startswith(SEEN)]:
+            del os.environ[name]
+        os.environ |= processes(world) | {n: v for n, v in (environment or {}).items() if n.startswith(SEEN)}
         noise = io.StringIO()
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
             try:
@@ -77,34 +70,54 @@ class Megatron:
                 self.module.validate_args(args, {})
                 for check in beside:
                     check(args)
+                _counts_micro_batches(args)
+                _groups_ranks(args)
                 config = self.module.core_transformer_config_from_args(args)
-                self._counts_micro_batches(args)
             except SystemExit:
                 last = (noise.getvalue().strip().splitlines() or ["?"])[-1]
                 return Verdict(False, f"parser: {last[-300:]}", "argparse")
             except Exception as error:
-                return Verdict(False, f"{type(error).__name__}: {str(error)[:300]}", place(error))
+                return Verdict.of(error)
         return Verdict(True, args=vars(config) | vars(args))
 
-    def _counts_micro_batches(self, args: argparse.Namespace) -> None:
-        """Refuses a global batch that is no multiple of micro-batch times data parallel, as the job's start does."""
-        from megatron.core.num_microbatches_calculator import _build_num_microbatches_calculator
 
-        words = {"decrease_batch_size_if_needed": getattr(args, "decrease_batch_size_if_needed", False)}
-        names = _build_num_microbatches_calculator.__code__.co_varnames
-        given = {
-            "rank": 0,
-            "rampup_batch_size": getattr(args, "rampup_batch_size", None),
-            "global_batch_size": args.global_batch_size,
-            "micro_batch_size": args.micro_batch_size,
-            "data_parallel_size": args.data_parallel_size,
-            "step_batch_size_schedule": None,
-            **words,
+def _counts_micro_batches(args: Any) -> None:
+    """Refuses a global batch that is no multiple of micro-batch times data parallel, as the job's start does."""
+    from megatron.core.num_microbatches_calculator import _build_num_microbatches_calculator as build
+
+    _call(build, args, rank=0, step_batch_size_schedule=None, decrease_batch_size_if_needed=False)
+
+
+def _groups_ranks(args: Any) -> None:
+    """Refuses degrees that do not divide the processes, dense layers' or experts', as the job's start does.
+
+    Megatron's function runs up to the first process group.
+    """
+    import torch
+    from megatron.core import parallel_state
+
+    def made(*_: Any, **__: Any) -> None:
+        raise GroupsMade
+
+    with (
+        patch.object(torch.distributed, "is_initialized", lambda: True),
+        patch.object(torch.distributed, "get_world_size", lambda *_: args.world_size),
+        patch.object(torch.distributed, "get_rank", lambda *_: 0),
+        patch.object(torch.distributed, "ProcessGroupNCCL", MagicMock(), create=True),
+        patch.object(parallel_state, "create_group", made),
+        contextlib.suppress(GroupsMade),
+    ):
+        order = "tp-cp-ep-pp-dp" if getattr(args, "use_tp_pp_dp_mapping", False) else "tp-cp-ep-dp-pp"
+        remat = {
+            "gtp_remat_size": getattr(args, "gtp_weight_remat_size", 1),
+            "expert_gtp_remat_size": getattr(args, "expert_gtp_weight_remat_size", 1),
         }
-        _build_num_microbatches_calculator(**{name: value for name, value in given.items() if name in names})
+        _call(parallel_state.initialize_model_parallel, args, order=order, **remat)
+    parallel_state.set_virtual_pipeline_model_parallel_world_size(None)
+    parallel_state.set_virtual_pipeline_model_parallel_rank(None)
 
 
-def place(error: BaseException) -> str:
-    """File and line that raised."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{Path(last.filename).name}:{last.lineno}"
+def _call(function: Callable[..., object], args: Any, **words: Any) -> None:
+    """Calls a function of Megatron's start with what it takes of the arguments, else of `words`."""
+    given = words | vars(args)
+    function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
