@@ -337,14 +337,8 @@ def _sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, mode
     for name, ways in launcher.formulas.items():
         if name not in found and (value := _first(ways, known)) is not None:
             own[name] = known[name] = value
-    if (
-        "micro_batch_size" in launcher.formulas
-        and {"micro_batch_size", "replicas"} <= known.keys()
-        and known.get(BATCH)
-    ):
-        own["micro_batch_size"] = _dividing(
-            int(str(known["micro_batch_size"])), int(str(known[BATCH])) // known["replicas"]
-        )
+    if MICRO_BATCH in own and gpus >= ranks and known.get(BATCH):
+        own[MICRO_BATCH] = _dividing(int(str(own[MICRO_BATCH])), int(str(known[BATCH])) // (gpus // ranks))
     return {key: value for key, value in own.items() if key not in found and key != "gpus"}
 
 
@@ -415,6 +409,8 @@ def of_axes(
     if row.get("sharding") == "fsdp2":
         row |= sharded(copies, ranks // copies) if ranks > copies else {"sharding": "none"}
     row |= {"deepep": False} if row.get("ep", 1) == 1 else {}
+    if row.get("sharding") in ("fsdp2", "hsdp") and row["pp"] > 1:  # the one contract that has both
+        framework, row = load_framework("torchtitan"), {k: v for k, v in row.items() if k != "dispatch_backend"}
     row |= {"pipeline_layout": "balanced"} if model and model.num_layers % (row["pp"] * row["vpp"]) else {}
     length, batch = found.get("seq_length"), found.get("global_batch_size")
     return Experiment(

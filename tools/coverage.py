@@ -1,0 +1,128 @@
+"""The share of public job files that is read, by launcher, over a committed list (`tools/coverage.tsv`).
+
+    python -m tools.coverage NVIDIA/Megatron-LM=../Megatron-LM modelscope/ms-swift=../ms-swift.git
+
+A checkout or a bare repository stands for each repository; files of others are left out. A file is read where it gives
+a legal candidate with model, sequence and batch. `expect` of the list is what a person, or a rule for a folder, says of
+the file: read, or refuse (adapters, other kinds of models). A refusal that names what the file lacks (a
+model's config.json, a length, a variable) is right, too. Misread: read although it is not to be, or with other degrees
+than stand in the text (`read by hand`: those were compared by a person).
+"""
+
+import csv
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+
+from primus_search.base.errors import PrimusSearchError
+from primus_search.launch.experiment_space import space_of
+from primus_search.launch.read.other_files import FOUND
+from primus_search.learning.started_experiment import start
+from primus_search.space import Enumerator
+
+LIST = Path(__file__).with_suffix(".tsv")
+KINDS = ("read", "refused rightly", "refused wrongly", "misread")
+DEGREES = ("tp", "pp", "ep")
+
+
+def rows() -> list[dict[str, str]]:
+    """The list: launcher, repository, commit, path, expect."""
+    with LIST.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def unpacked(root: Path, commit: str, paths: list[str], into: Path) -> Path:
+    """A folder with the files of a commit and all beside them: the checkout, or what `git archive` gives."""
+    if not (root / "HEAD").exists():
+        return root
+    folders = sorted({path.rpartition("/")[0] for path in paths})
+    for wanted in ([], folders):  # a partial clone may lack files elsewhere
+        packed = subprocess.run(["git", "-C", str(root), "archive", commit, *wanted], capture_output=True, check=False)
+        if not packed.returncode:
+            break
+    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+        archive.extractall(into, filter="data")
+    return into
+
+
+def outcome(path: Path, expect: str) -> tuple[str, str]:
+    """What becomes of a file: one of `KINDS`, and the reason or the job."""
+    hardware = "mi355x" if "MI3" in str(path) else "h100"
+    try:
+        begun = start(path, hardware, 0)
+        space = space_of(begun, [], None, "")
+        enumerator = Enumerator(space)
+        chunk = enumerator.chunk(0, enumerator.size)
+        if not len(chunk.candidates):
+            names = [name for name, count in (enumerator.removed | chunk.removed).items() if count]
+            return _refused(expect, ""), f"not legal: {', '.join(names)}"
+    except (PrimusSearchError, ValueError) as error:
+        return _refused(expect, str(error)), str(error).partition("\n")[0].removeprefix(f"{path}: ")
+    row, text = begun.experiment.row, path.read_text(encoding="utf-8", errors="replace")
+    other = [
+        f"{name} {row[name]}, in the text {found}" for name, found in _degrees(text).items() if row[name] not in found
+    ]
+    if not expect.startswith("read"):
+        return "misread", "was to be refused"
+    return (
+        ("misread", "; ".join(other))
+        if other and expect == "read"
+        else ("read", f"{begun.experiment.program or space.framework.title}")
+    )
+
+
+ASKS = ("give --model", "does not set", "depends on", "exits before", "does not start it")
+"""What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
+
+
+def _refused(expect: str, reason: str) -> str:
+    is_wrong = expect.startswith("read") and not any(one in reason for one in ASKS)
+    return "refused wrongly" if is_wrong else "refused rightly"
+
+
+def _degrees(text: str) -> dict[str, set[int]]:
+    """Every number that stands behind a usual name of a degree; names that only a number stands behind."""
+    found: dict[str, set[int]] = {}
+    for name in DEGREES:
+        said = re.findall(
+            rf"(?<![\w-])(?<!rollout\.)(?:{FOUND[name].replace('_', '[_-]')})[\"']?\s*[:= ]\s*[\"']?(\S+)", text
+        )
+        if said and all(one.strip("\"',\\").isdecimal() for one in said):
+            found[name] = {int(one.strip("\"',\\")) for one in said}
+    return found
+
+
+def outcomes(checkouts: Mapping[str, Path]) -> Iterator[tuple[dict[str, str], str, str]]:
+    """Each row of the list whose repository is at hand, what becomes of it, and why."""
+    listed = [row for row in rows() if row["repository"] in checkouts]
+    for repository, commit in dict.fromkeys((row["repository"], row["commit"]) for row in listed):
+        of_commit = [row for row in listed if (row["repository"], row["commit"]) == (repository, commit)]
+        with tempfile.TemporaryDirectory() as folder:
+            root = unpacked(checkouts[repository], commit, [row["path"] for row in of_commit], Path(folder))
+            for row in of_commit:
+                if (root / row["path"]).is_file():
+                    yield row, *outcome(root / row["path"], row["expect"])
+
+
+def main() -> int:
+    """Print what becomes of each file, then the counts by launcher; 1 where a file was misread."""
+    checkouts = {name: Path(path) for name, _, path in (one.partition("=") for one in sys.argv[1:])}
+    counts: dict[str, Counter[str]] = {}
+    for row, kind, why in outcomes(checkouts):
+        counts.setdefault(row["launcher"], Counter())[kind] += 1
+        print(kind, row["launcher"], row["path"], why[:160], sep="\t")
+    for launcher, count in counts.items():
+        print(f"| {launcher} | {count.total()} | {' | '.join(str(count[kind]) for kind in KINDS)} |")
+    total = sum(counts.values(), Counter())
+    print(f"| all | {total.total()} | {' | '.join(str(total[kind]) for kind in KINDS)} |")
+    return 1 if total["misread"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
