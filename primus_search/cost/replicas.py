@@ -143,7 +143,10 @@ def dealt_of(model: Model, c: Candidates, i: int) -> StageLayers:
 
 
 def _placements(model: Model, c: Candidates) -> Iterator[tuple[Ints, StageLayers, Ints]]:
-    """Rows that deal layers to pipeline ranks alike, with the layers and the rank of every virtual stage."""
+    """Rows that deal layers to pipeline ranks alike, with the layers and the rank of every virtual stage.
+
+    A schedule that holds the model twice (DualPipe) has the stages of both copies.
+    """
     for members in alike(np.stack([c.pp, c.vpp, c.pipeline_layout, c.schedule])):
-        stages = dealt_of(model, c, int(members[0]))
-        yield members, stages, ranks_of(c.placement(int(members[0])))[: len(stages.counts)]
+        stages, ranks = dealt_of(model, c, int(members[0])), ranks_of(c.placement(int(members[0])))
+        yield members, stages.repeated(len(ranks) // len(stages.counts)), ranks

@@ -5,7 +5,7 @@ norm, the loss and any multi-token-prediction modules) on the last, unless a lay
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -86,6 +86,10 @@ class StageLayers:
         """
         result: NDArray[np.float64] = np.maximum(self.has_embedding, self.mtp > 0.0)
         return result
+
+    def repeated(self, copies: int) -> "StageLayers":
+        """The stages of so many copies of the model, one after the other."""
+        return StageLayers(**{one.name: np.concatenate([getattr(self, one.name)] * copies) for one in fields(self)})
 
 
 @lru_cache(maxsize=65536)

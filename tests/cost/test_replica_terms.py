@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from primus_search.base.units import BF16_BYTES
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.pipeline import far_hops
 from primus_search.cost.replicas import UPDATE, params_per_rank, replica_terms
 from primus_search.cost.stage import MeasuredLayers
@@ -58,3 +60,13 @@ def test_a_hop_is_far_where_any_two_devices_of_it_are_in_different_domains(
     ranks, size = ranks_of(order)[: pp * vpp], cluster.world // pp
     domains = [[(rank * size + i) // domain for i in range(size)] for rank in ranks]
     assert far_hops(cluster, order).tolist() == [one != other for one, other in itertools.pairwise(domains)]
+
+
+@pytest.mark.parametrize("model", ["llama3.1_8b", "qwen3_0.6b", "qwen3_30b_a3b"])
+@pytest.mark.parametrize(
+    ("schedule", "vpp"), [("1f1b", 1), ("interleaved", 2), ("zbv", 2), ("dualpipe", 1), ("dualpipev", 2)]
+)
+def test_a_rank_updates_the_parameters_that_memory_counts_on_it(model: str, schedule: str, vpp: int) -> None:
+    job, c = job_of(model), Candidates.table(pp=2, vpp=vpp, schedules=(schedule,))
+    dense, expert = params_per_rank(job, c)
+    assert BF16_BYTES * (dense[0] + expert[0]) == pytest.approx(memory_by_rank(job, c).weights.max(), rel=1e-4)
