@@ -16,7 +16,7 @@ from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, word
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.schedule import algorithm
-from primus_search.space import AXES, AxisValue, Space
+from primus_search.space import AXES, AxisValue, ClusterChoice
 from primus_search.values.knobs import KNOB, KNOBS, WORDED
 from primus_search.values.layout import Layout
 
@@ -57,7 +57,7 @@ def _ablation(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept, 
     row = kept.best(knob, word(knob, off))
     tuned = rate / row[RATE] - 1.0 if row else None
     # No row that was not kept expects more than the slowest projection of those that were.
-    is_beyond = row is None and kept.is_exact and off in evaluator.space.axis(knob).values
+    is_beyond = row is None and kept.is_exact and off in evaluator.choice.axis(knob).values
     least = rate / kept.slowest - 1.0 if is_beyond else None
     return Ablation(
         knob=knob,
@@ -91,7 +91,7 @@ def steps(evaluator: Evaluator, base: Values, figures: Figures) -> list[Neighbou
     for axis in AXES:
         if axis in ("schedule", "vpp", "pipeline_layout") and base["pp"] == 1:
             continue
-        for value, is_in_space in _neighbours(axis, evaluator.space, base[axis]):
+        for value, is_in_space in _neighbours(axis, evaluator.choice, base[axis]):
             trial = evaluator.try_out(base, {axis: value})
             if not trial.changes:
                 continue  # the axis does not matter here
@@ -101,8 +101,8 @@ def steps(evaluator: Evaluator, base: Values, figures: Figures) -> list[Neighbou
     return found
 
 
-def _neighbours(axis: str, space: Space, value: AxisValue) -> Iterator[tuple[AxisValue, bool]]:
-    values = list(space.axis(axis).values)
+def _neighbours(axis: str, choice: ClusterChoice, value: AxisValue) -> Iterator[tuple[AxisValue, bool]]:
+    values = list(choice.axis(axis).values)
     if axis == "schedule":
         values = list(dict.fromkeys(algorithm(str(name)).name for name in values))
     if axis in WORDED:

@@ -121,7 +121,7 @@ class _Subject:
         return int(self.base[name])  # type: ignore[arg-type]
 
     def _offers(self, change: Mapping[str, AxisValue]) -> bool:
-        return all(value in self.evaluator.space.axis(name).values for name, value in change.items())
+        return all(value in self.evaluator.choice.axis(name).values for name, value in change.items())
 
     def _elsewhere(self, what: str, evaluator: Evaluator) -> Remedy:
         broken = evaluator.broken(self.base)
@@ -168,7 +168,7 @@ def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:
 def _values(subject: _Subject, name: str, value: Any, one: Mapping[str, Any]) -> list[AxisValue]:
     """The typed values that a word of advice.yaml stands for."""
     if value == "each":
-        every = dict.fromkeys([*subject.evaluator.space.axis(name).values, *one.get("also", ())])
+        every = dict.fromkeys([*subject.evaluator.choice.axis(name).values, *one.get("also", ())])
         return [each for each in every if each != one.get("not")]
     if value == "formats":
         return [int(each) for each in Fp8 if each != Fp8.NONE]

@@ -105,7 +105,10 @@ def _billions(model: Any) -> str:
 
 def _counts(result: SearchResult) -> str:
     kind = "all priced" if result.exact else f"searched by {result.method}, the optimum is not proven"
-    return f"{result.raw:,} combinations, {result.legal:,} legal, {result.feasible:,} fit; {kind}."
+    fit = f"{result.feasible:,} fit"
+    if result.looked_at < result.legal:
+        fit = f"{result.looked_at:,} of them looked at, of these {fit}"
+    return f"{result.raw:,} combinations, {result.legal:,} legal, {fit}; {kind}."
 
 
 def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:

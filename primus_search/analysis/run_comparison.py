@@ -147,7 +147,7 @@ def _spaces(a: Space, on_a: ClusterChoice, b: Space, on_b: ClusterChoice) -> Ite
         for leaf in differences(to_plain(one), to_plain(other), (name,)):
             if leaf.path[-1] not in HIDDEN:
                 yield Difference(what=leaf.name, a=_plain(leaf.before), b=_plain(leaf.after))
-    for left, right in zip(a.axes, b.axes, strict=True):
+    for left, right in zip(on_a.axes, on_b.axes, strict=True):
         if left.values != right.values:
             words = [[word(left.name, value) for value in axis.values] for axis in (left, right)]
             yield Difference(what=f"axis {left.name}", a=words[0], b=words[1])

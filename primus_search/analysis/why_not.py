@@ -111,14 +111,12 @@ def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Map
     alone = evaluator.try_out(base, asked)
     misses = alone.is_legal and not alone.fits
     would_fit = tuple(neighbours.single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
-    axes = tuple(Axis(name=a.name, values=(asked[a.name],)) if a.name in asked else a for a in evaluator.space.axes)
-    return WhyNot(
-        asked=asked, alone=alone, chance=_chance(evaluator, replace(evaluator.space, axes=axes)), would_fit=would_fit
-    )
+    narrowed = evaluator.choice.with_axes([Axis(name=name, values=(value,)) for name, value in asked.items()])
+    return WhyNot(asked=asked, alone=alone, chance=_chance(evaluator, narrowed), would_fit=would_fit)
 
 
-def _chance(evaluator: neighbours.Evaluator, narrowed: Space) -> Chance:
-    funnel = Funnel(narrowed.on(evaluator.choice), MOST_LOOKED_AT)
+def _chance(evaluator: neighbours.Evaluator, narrowed: ClusterChoice) -> Chance:
+    funnel = Funnel(evaluator.space.on(narrowed), MOST_LOOKED_AT)
     enumerator = funnel.enumerators[0]
     seen, found = min(enumerator.size, MOST_ROWS), Findings.none(MOST_LOOKED_AT)
     best, figures = None, None
@@ -213,7 +211,7 @@ def changed_space(run: SavedRun, changes: Sequence[str]) -> Space:
         what = "is an axis of the space; ask --why-not for another configuration"
         raise InputError([Problem(f"--what-if {name}", what) for name in axes])
     # Axes that were `auto` may have other values elsewhere; the question is about these candidates.
-    return replace(space, axes=run.space.axes)
+    return replace(space, clusters=tuple(one.with_axes(_same(run.space, one, space).axes) for one in space.clusters))
 
 
 def _same(changed: Space, choice: ClusterChoice, space: Space) -> ClusterChoice:

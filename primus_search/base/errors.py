@@ -1,6 +1,6 @@
 """Errors a user can act on. Every one says where, what was given, what is allowed and what to do.
 
-Exit codes of the command line follow the type: `InputError` is 2, `NothingFits` is 3.
+Exit codes of the command line follow the type: `InputError` is 2, `NothingFits` is 3, `BudgetEnded` is 5.
 """
 
 from collections import Counter
@@ -74,6 +74,12 @@ class NothingFits(PrimusSearchError):
     """The space holds no candidate that is legal and fits in memory; the message names the nearest miss."""
 
     exit_code = 3
+
+
+class BudgetEnded(NothingFits):
+    """No candidate that a search looked at fits, and it ended before it had looked at all of them."""
+
+    exit_code = 5
 
 
 UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)

@@ -42,6 +42,7 @@ from primus_search.space import (
 from primus_search.space.auto import RECIPES, RELIEFS, every_value, with_needed
 from primus_search.space.context import FACTS
 from primus_search.space.tokens import axis_name
+from primus_search.space.types import Numerics
 from primus_search.values.knobs import NUMERIC
 from primus_search.values.layout import Layout, expand
 from primus_search.values.machine.framework import Framework
@@ -134,19 +135,12 @@ class _Assembly:
         constraints = self._constraints(shape)
         if model is None or not choices or "workload" in self.skip:
             return None
-        axes = [Axis(name=name, values=self._resolved(name, items[name], model, choices, workload)) for name in AXES]
-        auto = {name for name in AXES if _mentions_auto(items[name])}
-        axes = with_needed(axes, auto, model, choices, workload)
-        if shape.search.numerics == "any":
-            axes = [
-                replace(a, values=every_value(a.name, choices)) if a.name in auto.intersection(RECIPES) else a
-                for a in axes
-            ]
-        left_out = [Axis(name=n, values=every_value(n, choices)) for n in RELIEFS if n in auto]
+        numerics = shape.search.numerics
+        choices = [self._with_axes(choice, items, model, workload, numerics) for choice in choices]
         if self.problems:
             return None
-        self._check_layouts(axes, model)
-        self._check_batch(axes, choices, workload)
+        self._check_layouts(choices[0], model)
+        self._check_batch(choices, workload)
         given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
         hardware = " or ".join(title(text) for text in given)
         return Space(
@@ -154,11 +148,9 @@ class _Assembly:
             model=model,
             workload=workload,
             clusters=tuple(choices),
-            axes=tuple(axes),
             constraints=constraints,
             search=_search(shape),
             notes=tuple(self.notes),
-            reliefs=tuple(axis for axis in left_out if len(axis.values) > 1),
             benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
         )
 
@@ -350,22 +342,39 @@ class _Assembly:
             written.setdefault(name, [Word("auto", self.document.where(("space",)))])
         return written, hardware
 
+    def _with_axes(
+        self,
+        choice: ClusterChoice,
+        items: Mapping[str, list[Item]],
+        model: Model,
+        workload: Workload,
+        numerics: Numerics,
+    ) -> ClusterChoice:
+        """A cluster with its axes: values as written, words filled in for this cluster alone."""
+        axes = [Axis(name=name, values=self._resolved(name, items[name], model, choice, workload)) for name in AXES]
+        auto = {name for name in AXES if _mentions_auto(items[name])}
+        axes = with_needed(axes, auto, model, choice, workload)
+        free = auto.intersection(RECIPES) if numerics == "any" else ()
+        axes = [replace(one, values=every_value(one.name, choice)) if one.name in free else one for one in axes]
+        reliefs = (Axis(name=name, values=every_value(name, choice)) for name in RELIEFS if name in auto)
+        return replace(choice, axes=tuple(axes), reliefs=tuple(axis for axis in reliefs if len(axis.values) > 1))
+
     def _resolved(
-        self, name: str, items: list[Item], model: Model, choices: list[ClusterChoice], workload: Workload
+        self, name: str, items: list[Item], model: Model, choice: ClusterChoice, workload: Workload
     ) -> tuple[AxisValue, ...]:
-        """Values of an axis with its words filled in: the union over clusters, in order."""
+        """Values of an axis on a cluster with its words filled in, in order."""
         values: dict[AxisValue, None] = {}
         for item in items:
             if not isinstance(item, Word):
                 values.setdefault(item)
                 continue
-            for choice in choices:
-                try:
-                    found = word_values(name, item.text, model, choice.cluster, workload, choice.framework)
-                except ValueError as error:
-                    self.problems.append(Problem(item.where, str(error)))
-                    break
-                values.update(dict.fromkeys(found))
+            try:
+                found = word_values(name, item.text, model, choice.cluster, workload, choice.framework)
+            except ValueError as error:
+                problem = Problem(item.where, str(error))
+                self.problems += [problem] if problem not in self.problems else []
+                break
+            values.update(dict.fromkeys(found))
         return tuple(values) or (AXIS[name].knob.least,)
 
     # --- checks across sections ------------------------------------------------------------------------------------
@@ -384,9 +393,9 @@ class _Assembly:
             constraints += [Constraint(text=f"{knob.name} == {knob.word(knob.off)!r}", where=where) for knob in NUMERIC]
         return tuple(constraints)
 
-    def _check_layouts(self, axes: list[Axis], model: Model) -> None:
+    def _check_layouts(self, choice: ClusterChoice, model: Model) -> None:
         """A layout string that deals another number of layers than the model has can never be legal."""
-        values = next(axis.values for axis in axes if axis.name == "pipeline_layout")
+        values = choice.axis("pipeline_layout").values
         for i, layout in enumerate(values):
             if isinstance(layout, Layout) and layout.kind == "string":
                 layers = "".join(expand(layout.text)).count("t")
@@ -395,12 +404,12 @@ class _Assembly:
                     what = f"deals {layers} layers, the model has {model.num_layers}; count the letters t"
                     self.problems.append(self.document.problem(keys, what))
 
-    def _check_batch(self, axes: list[Axis], choices: list[ClusterChoice], workload: Workload) -> None:
+    def _check_batch(self, choices: list[ClusterChoice], workload: Workload) -> None:
         """At least one combination of degrees must split the global batch into whole micro-batches."""
-        by_name = {axis.name: axis.values for axis in axes}
         steps: set[int] = set()
         for choice in choices:
             world = choice.cluster.world
+            by_name = {axis.name: axis.values for axis in choice.axes}
             for tp, pp, cp in itertools.product(by_name["tp"], by_name["pp"], by_name["cp"]):
                 ranks = int(tp) * int(pp) * int(cp)  # type: ignore[arg-type]
                 if world % ranks == 0:

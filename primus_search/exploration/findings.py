@@ -24,6 +24,10 @@ class FunnelStage:
     rows: int
     seconds: float
 
+    def plus(self, other: "FunnelStage") -> "FunnelStage":
+        """The same stage of two searches."""
+        return replace(self, rows=self.rows + other.rows, seconds=self.seconds + other.seconds)
+
     @property
     def rows_per_s(self) -> float:
         """Rows per processor second, that is per second and core; 0 when nothing ran."""

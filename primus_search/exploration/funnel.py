@@ -10,15 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from primus_search.base.errors import NothingFits
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.exploration.engines.local_engine import Engine, WorkerLost, affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
-from primus_search.exploration.findings import FunnelStage
-from primus_search.exploration.rank import ranked, refuse_empty, refuse_unfit
-from primus_search.exploration.result import SearchResult
+from primus_search.exploration.findings import STAGES, Findings, FunnelStage
+from primus_search.exploration.rank import cluster_words, ranked, refuse_empty, refuse_unfit, unfit_notes
+from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.journal import Journal
 from primus_search.files.snapshot import Snapshot
@@ -36,7 +35,7 @@ UNPROVEN = (
 )
 
 
-RELIEVED = "nothing FITS otherwise: {} were tried as well, which take less memory and more time"
+RELIEVED = "{} otherwise: {} were tried as well, which take less memory and more time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,27 +61,74 @@ class Options:
 
 
 def run_search(space: Space, options: Options | None = None) -> SearchResult:
-    """The best candidates of a space on each of its clusters; where none FITS, of the space with its `reliefs`.
+    """The best candidates of a space on each of its clusters; where none FITS there, with the cluster's `reliefs`.
 
-    Raises InputError when no row is legal (naming the rules) and NothingFits when none fits (naming the nearest miss).
+    A cluster's rows are those of the cluster alone. Raises InputError when no row is legal (naming the rules),
+    NothingFits when none fits (naming the nearest miss) and BudgetEnded when none of those looked at does.
     """
     options = options or Options()
-    try:
-        found: SearchResult | NothingFits = _searched(space, options)
-    except NothingFits as unfit:
-        found = unfit
-    if space.reliefs and (isinstance(found, NothingFits) or (found.is_complete and not found.has_fit)):
-        with suppress(NothingFits):  # no journal: that of the run folder is of the space as it was asked
-            wider = _searched(space.relieved(), replace(options, folder=None))
-            if isinstance(found, NothingFits) or wider.has_fit:
-                names = " and ".join(axis.name for axis in space.reliefs)
-                found = replace(wider, notes=(*wider.notes, RELIEVED.format(names)))
-    if isinstance(found, NothingFits):
-        raise found
-    return found
+    first = _searched(space, options)
+    result = first.result
+    places = [place for place, found in enumerate(result.clusters) if _needs_relief(found)]
+    if places and result.is_complete and not result.interrupted_by:
+        with suppress(WorkerLost):  # no journal: that of the run folder is of the space as it was asked
+            relieved = space.on(*(space.clusters[place] for place in places)).relieved(range(len(places)))
+            result = _with_relief(result, places, _searched(relieved, replace(options, folder=None)).result)
+    if not any(len(found.ranking) for found in result.clusters):
+        refuse_unfit(first.funnel, first.findings)
+    unproven = () if all(found.is_proven for found in result.clusters) else (UNPROVEN.format(first.funnel.keep),)
+    notes = (*result.notes, *unfit_notes(result.clusters), *unproven)
+    return replace(result, notes=notes)
 
 
-def _searched(space: Space, options: Options) -> SearchResult:
+def _needs_relief(found: ClusterResult) -> bool:
+    return bool(found.choice.reliefs) and found.legal > 0 and not found.has_fit
+
+
+def _with_relief(result: SearchResult, places: Sequence[int], wider: SearchResult) -> SearchResult:
+    """A search with those clusters of another one, relieved, that FIT, or fit where nothing did.
+
+    places: of the clusters of the other search in this one. Seconds and stages are those of both.
+    """
+    better = {
+        place: one
+        for place, one in zip(places, wider.clusters, strict=True)
+        if one.has_fit or (len(one.ranking) and not len(result.clusters[place].ranking))
+    }
+    clusters = [better.get(place, one) for place, one in enumerate(result.clusters)]
+    space = replace(result.space, clusters=tuple(one.choice for one in clusters))
+    named = dict.fromkeys(axis.name for place in better for axis in result.space.clusters[place].reliefs)
+    found = "nothing FITS" if result.exact else "nothing that FITS was found"
+    told = [RELIEVED.format(found, " and ".join(named))] if better else []
+    if better and len(clusters) > 1:
+        told = [f"{told[0]} (on {'; '.join(cluster_words(one.choice) for one in better.values())})"]
+    stages = {stage.name: stage for stage in result.stages}
+    for stage in wider.stages:
+        stages[stage.name] = stages[stage.name].plus(stage) if stage.name in stages else stage
+    return replace(
+        result,
+        space=space,
+        clusters=tuple(replace(one, evaluator=replace(one.evaluator, space=space)) for one in clusters),
+        stages=tuple(stages[name] for name in STAGES if name in stages),
+        exact=result.exact and wider.exact,
+        is_complete=result.is_complete and wider.is_complete,
+        seconds=result.seconds + wider.seconds,
+        peak_rss_bytes=max(result.peak_rss_bytes, wider.peak_rss_bytes),
+        notes=tuple(dict.fromkeys((*result.notes, *wider.notes, *told))),
+        interrupted_by=wider.interrupted_by,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Searched:
+    """One walk over a space: what it found, perhaps nothing, and what it walked."""
+
+    result: SearchResult
+    funnel: Funnel
+    findings: Sequence[Findings]
+
+
+def _searched(space: Space, options: Options) -> _Searched:
     started, began = time.perf_counter(), time.process_time()
     funnel = Funnel(space, max(options.keep, LEAST_RANKED))
     refuse_empty(funnel)
@@ -107,14 +153,10 @@ def _searched(space: Space, options: Options) -> SearchResult:
         raise Interrupted(collected.interrupted_by)
     if collected.lost and not any(found.feasible for found in collected.findings):
         raise WorkerLost("\n".join(collected.lost))
-    refuse_unfit(funnel, collected.findings)
-    clusters = ranked(funnel, collected)
-    unproven = () if all(found.is_proven for found in clusters) else (UNPROVEN.format(funnel.keep),)
-    return SearchResult(
+    result = SearchResult(
         space=space,
-        clusters=clusters,
+        clusters=ranked(funnel, collected),
         stages=_stages(collected, setup_s),
-        reasons=funnel.enumerators[0].reasons,
         engine=engine,
         workers=workers,
         method=method,
@@ -123,10 +165,11 @@ def _searched(space: Space, options: Options) -> SearchResult:
         is_complete=collected.is_complete,
         seconds=time.perf_counter() - started,
         peak_rss_bytes=peak_rss_bytes(),
-        notes=(*collected.notes, *unproven),
+        notes=collected.notes,
         interrupted_by=collected.interrupted_by,
         keep=max(options.keep, space.search.top_k),
     )
+    return _Searched(result=result, funnel=funnel, findings=collected.findings)
 
 
 @contextmanager

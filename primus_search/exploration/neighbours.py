@@ -289,7 +289,7 @@ class Evaluator:
         Rows with more changes than the least and `further` are not looked at.
         """
         grid = tuple(Axis(name=name, values=values) for name, values in axes.items())
-        enumerator = Enumerator(replace(self.space, axes=grid, clusters=(self.choice,)))
+        enumerator = Enumerator(self.space, replace(self.choice, axes=grid))
         candidates = enumerator.chunk(0, enumerator.size).candidates
         if not len(candidates):
             return None
@@ -308,7 +308,7 @@ class Evaluator:
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""
-        own = [base[axis], *self.space.axis(axis).values, *([] if axis == "pp" else [KNOB[axis].off])]
+        own = [base[axis], *self.choice.axis(axis).values, *([] if axis == "pp" else [KNOB[axis].off])]
         if axis == "schedule":
             own += ["interleaved"]
             return tuple(dict.fromkeys(algorithm(str(name)).name for name in own))
@@ -440,7 +440,7 @@ def _words_near(evaluator: Evaluator, name: str, values: Values) -> tuple[AxisVa
     own = auto_values(
         name, evaluator.space.model, evaluator.choice.cluster, evaluator.space.workload, evaluator.choice.framework
     )
-    found = [values[name], *evaluator.space.axis(name).values, KNOB[name].off, *own]
+    found = [values[name], *evaluator.choice.axis(name).values, KNOB[name].off, *own]
     if name == "schedule":
         found += list(evaluator.choice.framework.schedules)
     return tuple(dict.fromkeys(found))

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from primus_search.base.errors import InputError, NothingFits, Problem
+from primus_search.base.errors import BudgetEnded, InputError, NothingFits, Problem
 from primus_search.base.units import GB
 from primus_search.cost.confidence.uncertainty import TIE, most_ratio
 from primus_search.exploration.exhaustive.collect import Collected
@@ -16,7 +16,8 @@ from primus_search.exploration.exhaustive.shortlist import ShortlistRows, fronti
 from primus_search.exploration.findings import Findings, Miss
 from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
 from primus_search.exploration.ranking_table import PERCENT, RankingTable
-from primus_search.exploration.result import ClusterResult
+from primus_search.exploration.result import ClusterResult, labels_of
+from primus_search.space import ClusterChoice
 from primus_search.values.candidates import Ints
 
 RULES_NAMED = 6
@@ -24,18 +25,8 @@ RULES_NAMED = 6
 
 
 def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
-    """Ranking and frontier of every cluster, projected in full.
-
-    Raises NothingFits where no row that was kept fits as surely as the space asks.
-    """
-    found = tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
-    if not any(len(one.ranking) for one in found):
-        least = funnel.space.search.min_fit
-        raise NothingFits(
-            f"none of the fastest candidates fits in device memory with a probability of {least:g} %; lower --min-fit, "
-            "or raise search.memory_margin, which removes such candidates before they are ranked"
-        )
-    return found
+    """Ranking and frontier of every cluster, projected in full; empty where no row fits as surely as the space asks."""
+    return tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
 
 
 def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
@@ -49,9 +40,11 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
     return ClusterResult(
         choice=choice,
         raw=enumerator.raw_size,
-        legal=found.legal,
+        legal=enumerator.size - sum(found.removed.values()),
+        looked_at=found.legal,
         feasible=found.feasible,
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
+        reasons=enumerator.reasons,
         ranking=ranking,
         evaluator=Evaluator(funnel.space, choice, shared=funnel.projectors[cluster]),
         is_proven=len(shortlist.top) < funnel.keep or _none_was_cut(ranking),
@@ -117,51 +110,87 @@ def refuse_empty(funnel: Funnel) -> None:
     """
     if any(enumerator.size for enumerator in funnel.enumerators):
         return
-    enumerator = funnel.enumerators[0]
     own = {constraint.text for constraint in funnel.space.constraints}
-    removed = ((name, count) for name, count in enumerator.removed.items() if count)
-    blamed = sorted(removed, key=lambda item: (item[0] not in own, -item[1]))[:RULES_NAMED]
-    lines = [f"{name} removed {count:,}: {enumerator.reasons[name]}" for name, count in blamed]
-    where = funnel.space.source or funnel.space.name
-    what = f"no legal candidate among {enumerator.raw_size:,}; the rules that emptied the space:"
+    removed = Counter[tuple[str, str]]()
+    for enumerator in funnel.enumerators:
+        removed.update({(name, enumerator.reasons[name]): count for name, count in enumerator.removed.items() if count})
+    blamed = sorted(removed.items(), key=lambda item: (item[0][0] not in own, -item[1]))[:RULES_NAMED]
+    lines = [f"{name} removed {count:,}: {reason}" for (name, reason), count in blamed]
+    where, raw = funnel.space.source or funnel.space.name, sum(enumerator.raw_size for enumerator in funnel.enumerators)
+    what = f"no legal candidate among {raw:,}; the rules that emptied the space:"
     raise InputError([Problem(where, "\n  ".join([what, *lines]))])
 
 
-def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> None:
-    """Raise NothingFits when no legal row fits on any cluster: the nearest miss, and what would make it fit."""
+def refuse_unfit(funnel: Funnel, findings: Sequence[Findings]) -> NoReturn:
+    """Say why a search ranks no row on any cluster: the nearest miss, and what would make it fit.
+
+    Raises NothingFits where every legal row was looked at, and BudgetEnded where others may fit.
+    """
+    looked_at = sum(found.legal for found in findings)
+    removed = sum(sum(found.removed.values()) for found in findings)
+    legal = sum(enumerator.size for enumerator in funnel.enumerators) - removed
+    error: type[NothingFits] = NothingFits if looked_at == legal else BudgetEnded
+    counted = f"none of {legal:,} legal candidates"
+    if looked_at < legal:
+        counted = f"the search ended early: none of the {looked_at:,} candidates looked at, of {legal:,} legal ones,"
     if any(found.feasible for found in findings):
-        return
-    misses = [(found.miss, cluster) for cluster, found in enumerate(findings) if found.miss.index >= 0]
-    if not misses:
-        where = funnel.space.source or funnel.space.name
-        raise InputError(
-            [Problem(where, "no candidate was looked at: the budget is too small, or late rules left none")]
+        least = funnel.space.search.min_fit
+        which = "none of the fastest candidates" if looked_at == legal else counted
+        raise error(
+            f"{which} fits in device memory with a probability of {least:g} %; lower --min-fit, "
+            "or raise search.memory_margin, which removes such candidates before they are ranked"
         )
-    miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
-    raise NothingFits(explain_miss(funnel, cluster, miss))
+    misses = [(found.miss, cluster) for cluster, found in enumerate(findings) if found.miss.index >= 0]
+    if misses:
+        miss, cluster = min(misses, key=lambda pair: (pair[0].missing_bytes, pair[1]))
+        raise error("\n".join([*explain_miss(funnel, cluster, miss, counted), *([MORE] if looked_at < legal else [])]))
+    if looked_at < legal:
+        raise BudgetEnded(f"the search ended before any of {legal:,} legal candidates was looked at\n{MORE}")
+    where = funnel.space.source or funnel.space.name
+    raise InputError([Problem(where, "no candidate is legal: rules that are asked row by row left none")])
 
 
-def explain_miss(funnel: Funnel, cluster: int, miss: Miss) -> str:
-    """The message of `NothingFits`."""
+MORE = "others may fit: give search.budget.candidates or search.budget.seconds more, or leave them out"
+
+
+def explain_miss(funnel: Funnel, cluster: int, miss: Miss, counted: str) -> list[str]:
+    """The message of `NothingFits`; counted: how many candidates do not fit."""
     space, choice = funnel.space, funnel.space.clusters[cluster]
     candidate = funnel.enumerators[cluster].rows(np.array([miss.index]))
-    legal = sum(enumerator.size for enumerator in funnel.enumerators)
-    accelerator = choice.cluster.accelerator
+    devices = [one.cluster.accelerator for one in (choice, *space.clusters)]
+    room = " or ".join(dict.fromkeys(f"{one.hbm_bytes / GB:.1f} GB per GPU ({one.name})" for one in devices))
     needed = float(funnel.projectors[cluster].memory(candidate).total[0])
     evaluator, values = Evaluator(space, choice), values_of(candidate)
     remedies = "; ".join(single_changes(evaluator, values))
     if not remedies:
         closest = closest_change(evaluator, values)
         remedies = f"no single change was found{closest and f'; {closest}'}"
-    return "\n".join(
-        [
-            f"none of {legal:,} legal candidates fits {accelerator.hbm_bytes / GB:.1f} GB per GPU"
-            f" ({accelerator.name}, {space.search.memory_margin:.0%} kept free)",
-            f"nearest miss: {_words(candidate.row(0))}",
-            f"  it misses by {miss.missing_bytes / GB:.2f} GB: needs {needed / GB:.1f} GB",
-            f"what would make it fit: {remedies}",
-        ]
-    )
+    on = f" on {cluster_words(choice)}" if len(space.clusters) > 1 else ""
+    return [
+        f"{counted} fits {room}, {space.search.memory_margin:.0%} kept free",
+        f"nearest miss{on}: {_words(candidate.row(0))}",
+        f"  it misses by {miss.missing_bytes / GB:.2f} GB: needs {needed / GB:.1f} GB",
+        f"what would make it fit: {remedies}",
+    ]
+
+
+def unfit_notes(clusters: Sequence[ClusterResult]) -> list[str]:
+    """Of several clusters of which some have a ranking: what is known of the others."""
+    found = list[str]()
+    for one in clusters:
+        if len(one.ranking):
+            continue
+        name = cluster_words(one.choice)
+        counted = f"none of {one.legal:,} legal candidates fits on"
+        if one.looked_at < one.legal:
+            counted = f"none of the {one.looked_at:,} candidates looked at, of {one.legal:,} legal ones, fits on"
+        found.append(f"{counted} {name}" if one.legal else f"no candidate is legal on {name}")
+    return found
+
+
+def cluster_words(choice: ClusterChoice) -> str:
+    """What tells a cluster from the others of its space: `nodes=8, hardware=h100`."""
+    return ", ".join(f"{name}={value}" for name, value in labels_of(choice).items())
 
 
 def _words(row: Mapping[str, Any]) -> str:

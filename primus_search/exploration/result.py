@@ -24,7 +24,9 @@ class ClusterResult:
     """What was found on one cluster.
 
     raw        size of the grid          legal     rows that no rule removed
-    feasible   rows that fit in memory   removed   rows per rule, in the order rules are asked
+    looked_at  of these, rows whose memory was computed: all of them unless the search was sampled or ended early
+    feasible   of these, rows that fit   removed   rows per rule, in the order rules are asked
+    reasons    why each rule of the cluster's framework removes
     leaders    the best rows of each parallel layout and precision, by expected rate; those of the ranking among them
     evaluator  of further configurations on the cluster, with the projector of the search
     is_proven  no row that was not kept could have been recommended: all of them are projected slower than that
@@ -33,13 +35,20 @@ class ClusterResult:
     choice: ClusterChoice
     raw: int
     legal: int
+    looked_at: int
     feasible: int
     removed: Mapping[str, int]
+    reasons: Mapping[str, str]
     ranking: RankingTable
     frontier: RankingTable
     leaders: RankingTable
     evaluator: Evaluator = field(compare=False)
     is_proven: bool = True
+
+    @property
+    def has_fit(self) -> bool:
+        """Whether a row of its ranking FITS."""
+        return bool(self.ranking.is_fit.any())
 
     @property
     def best_tokens_per_s_per_gpu(self) -> float:
@@ -56,14 +65,13 @@ class SearchResult:
     interrupted_by          number of the signal that ended the search early, or 0
     answer                  what the first screen says (`analysis.answer`); None before it was decided
     baseline                what somebody runs now, beside the winner; None where nobody said
-    seconds                 wall time of the search
+    seconds                 wall time of the search, a second one with reliefs included
     keep                    rows of each cluster's ranking that the run folder keeps; 0: all of them
     """
 
     space: Space
     clusters: tuple[ClusterResult, ...]
     stages: tuple[FunnelStage, ...]
-    reasons: Mapping[str, str]
     engine: str
     workers: int
     method: str
@@ -90,6 +98,10 @@ class SearchResult:
         return sum(found.legal for found in self.clusters)
 
     @property
+    def looked_at(self) -> int:
+        return sum(found.looked_at for found in self.clusters)
+
+    @property
     def feasible(self) -> int:
         return sum(found.feasible for found in self.clusters)
 
@@ -100,9 +112,18 @@ class SearchResult:
         return {name: sum(found.removed.get(name, 0) for found in self.clusters) for name in names}
 
     @property
+    def reasons(self) -> dict[str, str]:
+        """Why each rule removes; several reasons where frameworks give one name to several rules."""
+        found: dict[str, dict[str, None]] = {}
+        for one in self.clusters:
+            for name, reason in one.reasons.items():
+                found.setdefault(name, {}).setdefault(reason)
+        return {name: "; ".join(reasons) for name, reasons in found.items()}
+
+    @property
     def has_fit(self) -> bool:
         """Whether a row of any cluster FITS."""
-        return any(bool(found.ranking.is_fit.any()) for found in self.clusters)
+        return any(found.has_fit for found in self.clusters)
 
     @property
     def best(self) -> ClusterResult:

@@ -1,8 +1,8 @@
 """Accepted figures with every input they came from: one JSON file per sweep; a space with some inputs set back.
 
-Groups of inputs: model, workload, accelerator, network, stack, nodes, axes, constraints, search. Those of the machine
-hold one value per cluster of the space. Beside them stands what else a result depends on: the package's code, its
-dependencies and its data files.
+Groups of inputs: model, workload, accelerator, network, stack, nodes, axes, constraints, search. Axes and those of the
+machine hold one value per cluster of the space. Beside them stands what else a result depends on: the package's code,
+its dependencies and its data files.
 """
 
 import hashlib
@@ -33,6 +33,8 @@ FORMAT = 3
 WHOLE: Mapping[str, type] = {"model": Model, "workload": Workload, "search": SearchSettings}
 MACHINE: Mapping[str, type] = {"accelerator": Accelerator, "network": Network, "stack": Stack}
 GROUPS = ("model", "workload", *MACHINE, "nodes", "axes", "constraints", "search")
+PARTED = frozenset({*MACHINE, "axes"})
+"""Groups that hold a record of values per cluster."""
 
 Inputs = dict[str, Plain]
 
@@ -84,6 +86,9 @@ def read_baseline(path: Path) -> Baseline:
     try:
         if plain.pop("format") != FORMAT:
             raise KeyError("format")
+        for one in plain["state"]["inputs"].values():
+            if isinstance(one["axes"], dict):  # written when all clusters of a space had the same
+                one["axes"] = [one["axes"]] * len(one["nodes"])
         return from_plain(Baseline, plain)
     except UNREADABLE as error:
         what = f"is no baseline of this version ({error}); write a new one with --update-baseline --reason TEXT"
@@ -111,10 +116,13 @@ def inputs_of(space: Space) -> Inputs:
         **{name: to_plain(space.__getattribute__(name)) for name in WHOLE},
         **{name: [to_plain(cluster.__getattribute__(name)) for cluster in clusters] for name in MACHINE},
         "nodes": [cluster.num_nodes for cluster in clusters],
-        "axes": {
-            axis.name: [{"layout": str(one)} if isinstance(one, Layout) else to_plain(one) for one in axis.values]
-            for axis in space.axes
-        },
+        "axes": [
+            {
+                axis.name: [{"layout": str(one)} if isinstance(one, Layout) else to_plain(one) for one in axis.values]
+                for axis in choice.axes
+            }
+            for choice in space.clusters
+        ],
         "constraints": [constraint.text for constraint in space.constraints],
     }
 
@@ -127,8 +135,6 @@ def with_groups(space: Space, before: Inputs, groups: Iterable[str]) -> Space:
             changed: dict[str, Any] = {group: from_plain(WHOLE[group], was, today=space.__getattribute__(group))}
         elif group == "constraints":
             changed = {group: tuple(Constraint(text=text, where="baseline") for text in was)}
-        elif group == "axes":
-            changed = {group: tuple(_axis(axis, was[axis.name]) if axis.name in was else axis for axis in space.axes)}
         elif len(was) != len(space.clusters):
             raise ValueError(f"the baseline has {len(was)} clusters, this space {len(space.clusters)}")
         else:
@@ -138,7 +144,9 @@ def with_groups(space: Space, before: Inputs, groups: Iterable[str]) -> Space:
 
 
 def _choice(today: ClusterChoice, was: Plain, group: str) -> ClusterChoice:
-    """A cluster with one part of its machine, or its number of nodes, as it was."""
+    """A cluster with one part of its machine, its number of nodes or its axes as they were."""
+    if group == "axes":
+        return today.with_axes([_axis(axis, was[axis.name]) for axis in today.axes if axis.name in was])
     part = {"num_nodes": was}
     if group != "nodes":
         part = {group: from_plain(MACHINE[group], was, today=today.cluster.__getattribute__(group))}

@@ -11,7 +11,7 @@ from functools import reduce
 
 from primus_search.base.errors import UNREADABLE, PrimusSearchError
 from primus_search.files.plain_forms import Leaf, Plain, differences, with_leaf
-from primus_search.nightly.baseline import GROUPS, MACHINE, BaselineState, Inputs, changed, with_groups
+from primus_search.nightly.baseline import GROUPS, MACHINE, PARTED, BaselineState, Inputs, changed, with_groups
 from primus_search.nightly.figures import ClusterFigures, figures_of, hypervolume, parts
 from primus_search.nightly.sweep import NightlySweep
 from primus_search.space import Space
@@ -85,7 +85,7 @@ def _version_moves(was: dict[str, str], now: dict[str, str]) -> list[str]:
 
 def _leaves(group: str, before: Plain, after: Plain) -> list[Leaf]:
     """Leaves that differ; those of several clusters with the same values once."""
-    pairs = zip(before, after, strict=False) if group in MACHINE else [(before, after)]
+    pairs = zip(before, after, strict=False) if group in PARTED else [(before, after)]
     return list({str(leaf): leaf for was, now in pairs for leaf in differences(was, now)}.values())
 
 

@@ -69,28 +69,28 @@ def _first_taken(axis: str, values: tuple[AxisValue, ...], job: GridJob) -> tupl
 
 
 def with_needed(
-    axes: Sequence[Axis], free: Collection[str], model: Model, choices: Sequence[ClusterChoice], workload: Workload
+    axes: Sequence[Axis], free: Collection[str], model: Model, choice: ClusterChoice, workload: Workload
 ) -> list[Axis]:
-    """The axes; of those left to `auto` (`free`), with `off` where a framework takes a written value with nothing else.
+    """The axes; of those left to `auto` (`free`), with `off` where the framework takes a written value with nothing
+    else.
 
     `optimizer: dist_muon` is run by Megatron without sharded state alone, which `auto` of `sharding` leaves out.
     """
     known = {axis.name: axis for axis in axes}
-    for choice in {one.framework.name: one for one in choices}.values():
-        job = GridJob(model=model, cluster=choice.cluster, workload=workload, axes=(), framework=choice.framework)
-        for one in choice.framework.requires:
-            holds = parse(one.holds)
-            names = [name for name in known if name in reads(holds.names) - set(FACTS)]
-            widened = [n for n in names if n in free and KNOB[n].off not in known[n].values]
-            written = [n for n in names if n not in free]
-            has_layouts = any(isinstance(known[n].values[0], Layout) for n in names)
-            if not widened or not written or has_layouts or math.prod(len(known[n].values) for n in names) > MOST_CELLS:
-                continue
-            grid = np.meshgrid(*(np.array(known[n].values) for n in names), indexing="ij")
-            taken = holds(job, Cells(job, {n: g.ravel() for n, g in zip(names, grid, strict=True)}, {}, grid[0].size))
-            left = tuple(place for place, name in enumerate(names) if name not in written)
-            if not taken.reshape(grid[0].shape).any(axis=left).all():
-                known |= {n: replace(known[n], values=(*known[n].values, KNOB[n].off)) for n in widened}
+    job = GridJob(model=model, cluster=choice.cluster, workload=workload, axes=(), framework=choice.framework)
+    for one in choice.framework.requires:
+        holds = parse(one.holds)
+        names = [name for name in known if name in reads(holds.names) - set(FACTS)]
+        widened = [n for n in names if n in free and KNOB[n].off not in known[n].values]
+        written = [n for n in names if n not in free]
+        has_layouts = any(isinstance(known[n].values[0], Layout) for n in names)
+        if not widened or not written or has_layouts or math.prod(len(known[n].values) for n in names) > MOST_CELLS:
+            continue
+        grid = np.meshgrid(*(np.array(known[n].values) for n in names), indexing="ij")
+        taken = holds(job, Cells(job, {n: g.ravel() for n, g in zip(names, grid, strict=True)}, {}, grid[0].size))
+        left = tuple(place for place, name in enumerate(names) if name not in written)
+        if not taken.reshape(grid[0].shape).any(axis=left).all():
+            known |= {n: replace(known[n], values=(*known[n].values, KNOB[n].off)) for n in widened}
     return list(known.values())
 
 
@@ -243,13 +243,13 @@ RELIEFS = tuple(k.name for k in KNOBS if k.relief and k.auto == (k.default,) and
 """Axes that a search widens where nothing FITS: they take less memory and more time, and `auto` leaves them off."""
 
 
-def every_value(axis: str, choices: Sequence[ClusterChoice]) -> tuple[AxisValue, ...]:
-    """Values of a recipe's or a relief's axis that a framework can express; `space.rules` removes what devices lack."""
+def every_value(axis: str, choice: ClusterChoice) -> tuple[AxisValue, ...]:
+    """Values of a recipe's or relief's axis that the framework can express; `space.rules` removes what devices lack."""
     knob = KNOB[axis]
     values: tuple[AxisValue, ...] = knob.relief if axis in RELIEFS else tuple(knob.words or (False, True))
 
-    def is_said(framework: Framework, value: AxisValue) -> bool:
-        spelling = framework.spellings.get(axis)
-        return framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
+    def is_said(value: AxisValue) -> bool:
+        spelling = choice.framework.spellings.get(axis)
+        return choice.framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
 
-    return (knob.default, *(v for v in values if v != knob.default and any(is_said(c.framework, v) for c in choices)))
+    return (knob.default, *(value for value in values if value != knob.default and is_said(value)))

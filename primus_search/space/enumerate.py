@@ -194,7 +194,7 @@ class Enumerator:
 
     def __init__(self, space: Space, choice: ClusterChoice | None = None) -> None:
         choice = choice or space.clusters[0]
-        self.job = GridJob.on(choice, space, space.axes)
+        self.job = GridJob.on(choice, space, choice.axes)
         rules = rules_of(choice.framework, space.constraints)
         self._conditionals = conditionals_of(choice.framework)
         self.reasons = {rule.name: rule.reason for rule in rules} | {

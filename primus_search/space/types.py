@@ -4,12 +4,12 @@ Values are already typed here: counts are int, switches bool, low-precision reci
 and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` turns this into candidates.
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.job import Job
-from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
 from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
@@ -27,8 +27,6 @@ Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s"]
 """By what several clusters are ranked; on one cluster both say the same."""
 Numerics = Literal["safe", "usual", "any"]
 """Which changes of the mathematics a search may make: none, those of usual recipes, or every one the device has."""
-NOTHING_FITS = "nothing fits without"
-"""Origin of values that a search adds on its own."""
 Device = Literal["auto", "off", "trace", "cpu", "cuda"]
 
 
@@ -104,11 +102,14 @@ class BenchmarkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterChoice:
-    """One cluster to plan for, and what distinguishes it: `(("nodes", 32), ("hardware.nic_GBps", 100.0))`.
+    """One cluster to plan for, what is tried there, and what distinguishes it: `(("nodes", 32),)`.
 
     framework               what starts the job there      is_framework_assumed  neither space nor flag named it
     price_per_gpu_hour_USD  0 when the hardware file gives no price
     reliability             failures, restarts and checkpoints of long runs
+    axes                    every axis once, with the values to try on this cluster; a space needs them
+    reliefs                 axes left to `auto` with all values that take less memory for more time, tried where nothing
+                            FITS on this cluster; `is_relieved`: they were
     """
 
     cluster: Cluster
@@ -117,6 +118,22 @@ class ClusterChoice:
     labels: tuple[tuple[str, int | float | str], ...] = ()
     price_per_gpu_hour_USD: float = 0.0  # noqa: N815 - USD is the unit
     reliability: Reliability = UNFAILING
+    axes: tuple[Axis, ...] = ()
+    reliefs: tuple[Axis, ...] = ()
+    is_relieved: bool = False
+
+    def axis(self, name: str) -> Axis:
+        """The axis of that name."""
+        return next(axis for axis in self.axes if axis.name == name)
+
+    def with_axes(self, axes: Sequence[Axis]) -> Self:
+        """The same with other values on the axes given."""
+        given = {axis.name: axis for axis in axes}
+        return replace(self, axes=tuple(given.get(axis.name, axis) for axis in self.axes))
+
+    def relieved(self) -> Self:
+        """The same with the values of `reliefs` on their axes."""
+        return replace(self.with_axes(self.reliefs), reliefs=(), is_relieved=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,35 +147,33 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """A search space, complete and typed: every axis present once, at least one cluster.
+    """A search space, complete and typed: at least one cluster, each with every axis once.
 
     name      of the space, for reports         source  path of the file it came from, "" when built in Python
     sha256    of the file's text                clusters  one per combination of `nodes` and hardware axes
     notes     what reading the inputs has to say and is no fault (keys read but not used)
-    reliefs   axes left to `auto` with all values that take less memory for more time, tried where nothing FITS
     """
 
     name: str
     model: Model
     workload: Workload
     clusters: tuple[ClusterChoice, ...]
-    axes: tuple[Axis, ...]
     constraints: tuple[Constraint, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
     overrides: tuple[Override, ...] = ()
-    reliefs: tuple[Axis, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
     sha256: str = ""
 
     def __post_init__(self) -> None:
-        names = [axis.name for axis in self.axes]
-        missing, doubled = [n for n in AXES if n not in names], sorted({n for n in names if names.count(n) > 1})
-        if missing or doubled:
-            raise ValueError(f"a space has each axis once; missing {missing}, given twice {doubled}")
         if not self.clusters:
             raise ValueError("a space needs at least one cluster")
+        for choice in self.clusters:
+            names = [axis.name for axis in choice.axes]
+            missing, doubled = [n for n in AXES if n not in names], sorted({n for n in names if names.count(n) > 1})
+            if missing or doubled:
+                raise ValueError(f"a cluster has each axis once; missing {missing}, given twice {doubled}")
 
     @property
     def cluster(self) -> Cluster:
@@ -179,21 +194,20 @@ class Space:
         """What starts jobs on the first (usually the only) cluster."""
         return self.clusters[0].framework
 
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes of the first (usually the only) cluster."""
+        return self.clusters[0].axes
+
     def axis(self, name: str) -> Axis:
-        """The axis of that name."""
-        return next(axis for axis in self.axes if axis.name == name)
+        """The axis of that name of the first (usually the only) cluster."""
+        return self.clusters[0].axis(name)
 
-    def relieved(self) -> Self:
-        """The same with the values of `reliefs` on their axes."""
-        words = {axis.name: [KNOB[axis.name].word(value) for value in axis.values] for axis in self.reliefs}
-        texts = {name: ", ".join(map(str, own)) for name, own in words.items()}
-        won = (Override(key=f"space.{name}", value=f"[{text}]", origin=NOTHING_FITS) for name, text in texts.items())
-        # Codes as a file's words are read, so that a run folder finds its space again.
-        codes = {n: tuple(KNOB[n].code(word) if KNOB[n].words else word for word in own) for n, own in words.items()}
-        wider = {name: Axis(name=name, values=own) for name, own in codes.items()}
-        axes = tuple(wider.get(axis.name, axis) for axis in self.axes)
-        return replace(self, axes=axes, reliefs=(), overrides=(*self.overrides, *won))
+    def relieved(self, places: Collection[int]) -> Self:
+        """The same with the values of `reliefs` on the clusters at these places."""
+        clusters = (one.relieved() if place in places else one for place, one in enumerate(self.clusters))
+        return replace(self, clusters=tuple(clusters))
 
-    def on(self, choice: ClusterChoice) -> Self:
-        """The same space on one of its clusters."""
-        return replace(self, clusters=(choice,))
+    def on(self, *choices: ClusterChoice) -> Self:
+        """The same space on one or some of its clusters."""
+        return replace(self, clusters=choices)

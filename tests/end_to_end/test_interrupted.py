@@ -99,7 +99,7 @@ def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     space = space_of(1)
     limited = replace(space, search=replace(space.search, method="exhaustive", budget_candidates=3 * ROWS))
     result = searched(limited, tmp_path, workers=1)
-    assert not result.exact and 3 * ROWS <= result.legal < 4 * ROWS
+    assert not result.exact and 3 * ROWS <= result.looked_at < 4 * ROWS < result.legal
     assert result.notes == ("the budget ran out: these are the best candidates found so far",)
     assert searched(space, tmp_path, workers=1, resume=True).exact
     assert ranking_of(tmp_path) == whole

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,9 @@ def random_space(seed: int) -> Space:
         name="random",
         model=space.model,
         workload=space.workload,
-        clusters=space.clusters,
-        axes=tuple(Axis(name=name, values=tuple(values)) for name, values in axes.items()),
+        clusters=(
+            replace(space.clusters[0], axes=tuple(Axis(name=n, values=tuple(values)) for n, values in axes.items())),
+        ),
         constraints=tuple(Constraint(text=text) for text in constraints),
         search=space.search,
     )
@@ -330,7 +332,7 @@ def test_a_constraint_over_very_many_combinations_filters_rows_instead(monkeypat
     space = random_space(3)
     text = "tp * micro_batch_size + recompute_num_layers * offload_layers + sync_free_stage <= 6"
     limited = Space(
-        **{f: space.__getattribute__(f) for f in ("name", "model", "workload", "clusters", "axes")},
+        **{f: space.__getattribute__(f) for f in ("name", "model", "workload", "clusters")},
         constraints=(Constraint(text=text),),
     )
     tabulated = enumerated(limited, 100)
@@ -345,9 +347,8 @@ def test_a_grid_of_ten_thousand_million_rows_costs_what_its_legal_rows_cost() ->
     data = {"model": "mixtral_8x22b", "hardware": "mi355x", "nodes": 32}
     space = make_space(data | {"framework": "any", "workload": {"seq_length": 8192, "global_batch_size": 1024}})
     wide = {"recompute_num_layers": tuple(range(32)), "offload_layers": (0, 1, 2, 3)}
-    axes = tuple(Axis(name=a.name, values=wide.get(a.name, a.values)) for a in space.axes)
     enumerator = Enumerator(
-        Space(name="wide", model=space.model, workload=space.workload, clusters=space.clusters, axes=axes)
+        space, space.clusters[0].with_axes([Axis(name=name, values=values) for name, values in wide.items()])
     )
     assert enumerator.raw_size > 10**10
     assert 10**6 < enumerator.size < enumerator.raw_size // 50

@@ -73,10 +73,8 @@ class TruthCase:
 def space(model: Model, cluster: Cluster) -> Space:
     """What may be declared of a model for this trainer, everything else as by default."""
     axes = tuple(Axis(name=name, values=DECLARED.get(name, (DEFAULTS[name],))) for name in AXES)
-    choice = ClusterChoice(cluster=cluster)
-    return Space(
-        name=model.name, model=model, workload=WORKLOAD, clusters=(choice,), axes=axes, constraints=CONSTRAINTS
-    )
+    choice = ClusterChoice(cluster=cluster, axes=axes)
+    return Space(name=model.name, model=model, workload=WORKLOAD, clusters=(choice,), constraints=CONSTRAINTS)
 
 
 def legal(cluster: Cluster) -> tuple[TruthCase, ...]:

@@ -70,16 +70,22 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     What is found first prunes what follows. The number of a task, by which a journal knows it, is its place in the
     walk; the order in which tasks are done never changes the answer. `promising`: of `promising_places`.
     """
-    tasks, promise = list[Task](), list[Ints]()
+    tasks, promise, turn = list[Task](), list[Ints](), list[Ints]()
     for cluster, (order, places) in enumerate(zip(funnel.task_orders, promising, strict=True)):
         cuts = order.cuts(rows)
         promise.append(np.histogram(places, cuts)[0])
+        turn.append(np.argsort(np.argsort(-promise[-1], kind="stable")) * _is_limited(funnel))
         tasks += [
             Task(number=number, cluster=cluster, start=start, stop=stop, group=order.group_of(start))
             for number, (start, stop) in enumerate(pairwise(cuts.tolist()), start=len(tasks))
         ]
     shuffled = np.random.default_rng(funnel.space.search.seed).permutation(len(tasks))
-    return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise)))]
+    return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise), np.concatenate(turn)))]
+
+
+def _is_limited(funnel: Funnel) -> bool:
+    """Whether the search may end before it has looked at every candidate: each cluster has its turn then."""
+    return bool(funnel.space.search.budget_candidates or funnel.space.search.budget_seconds)
 
 
 def promising_places(funnel: Funnel) -> list[Ints]:
@@ -91,8 +97,10 @@ def promising_places(funnel: Funnel) -> list[Ints]:
     found = list[Ints]()
     for cluster, enumerator in enumerate(funnel.enumerators):
         count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
-        share = PROMISING * funnel.keep / enumerator.size
+        share = PROMISING * funnel.keep / max(enumerator.size, 1)
         found.append(_promising(funnel, cluster, rng, count, max(int(share * count), LEAST_BEST)))
+        if _is_limited(funnel) and not len(found[-1]):
+            found[-1] = _promising(funnel, cluster, rng, SEED_LOOKED_AT, LEAST_BEST, is_quick=False)
     return found
 
 
@@ -118,23 +126,28 @@ def _seed(funnel: Funnel, cluster: int, rng: np.random.Generator, workers: int) 
     return funnel.best_of_cells(cluster, order.cells[at])
 
 
-def _promising(funnel: Funnel, cluster: int, rng: np.random.Generator, count: int, most: int) -> Ints:
+def _promising(
+    funnel: Funnel, cluster: int, rng: np.random.Generator, count: int, most: int, *, is_quick: bool = True
+) -> Ints:
     """The `most` best of `count` candidates of a cluster, the best first.
 
-    By the bounds of those that fit and whose order needs no search; none for a small space.
+    By the bounds of those that fit; none for a small space that is walked to its end. is_quick: of those alone whose
+    order needs no search; otherwise those that lack least memory where none fits.
     """
     enumerator, order, costs = funnel.enumerators[cluster], funnel.task_orders[cluster], funnel.grid_costs[cluster]
-    if order.is_small:
+    if not enumerator.size or (order.is_small and not _is_limited(funnel)):
         return np.zeros(0, dtype=np.int64)
     places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
     numbers, place_of = np.unique(order.numbers(places), return_index=True)
     lines = enumerator.lines_at(numbers)
-    lines = lines.take(enumerator.is_quick[lines.cells])
-    fits = np.flatnonzero(costs.missing_bytes(costs.memory_bytes(lines.cells, lines.inner)) <= 0.0)
-    if not len(fits):
-        return np.zeros(0, dtype=np.int64)
-    lines = lines.take(fits)
-    best = np.argsort(costs.pipelines(lines).bound_s(), kind="stable")[:most]
+    lines = lines.take(enumerator.is_quick[lines.cells]) if is_quick else lines
+    missing_bytes = costs.missing_bytes(costs.memory_bytes(lines.cells, lines.inner))
+    fits = np.flatnonzero(missing_bytes <= 0.0)
+    if len(fits):
+        lines = lines.take(fits)
+        best = np.argsort(costs.pipelines(lines).bound_s(), kind="stable")[:most]
+    else:
+        best = np.argsort(missing_bytes, kind="stable")[: 0 if is_quick else most]
     return places[place_of[np.searchsorted(numbers, lines.indices[best])]]
 
 

@@ -174,7 +174,8 @@ class RunFolder:
 
 
 OF_RESULT = (
-    "engine", "workers", "method", "method_reason", "exact", "raw", "legal", "feasible", "seconds", "peak_rss_bytes",
+    "engine", "workers", "method", "method_reason", "exact", "raw", "legal", "looked_at", "feasible", "seconds",
+    "peak_rss_bytes",
 )  # fmt: skip
 """What run.json takes of a result as it is."""
 
@@ -212,7 +213,9 @@ def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any
                 "nodes": found.choice.cluster.num_nodes,
                 "gpus": found.choice.cluster.world,
                 "legal": found.legal,
+                "looked_at": found.looked_at,
                 "feasible": found.feasible,
+                "is_relieved": found.choice.is_relieved,
                 "best_tokens_per_s_per_gpu": found.best_tokens_per_s_per_gpu,
             }
             for found in result.clusters

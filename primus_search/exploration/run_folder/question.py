@@ -8,7 +8,7 @@ from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import exists, read_text, write_whole
-from primus_search.space import Space
+from primus_search.space import AXES, Space
 
 QUESTION = "question.json"
 MOST_BYTES = 4 * 1024 * 1024
@@ -27,7 +27,8 @@ def question_of(space: Space) -> dict[str, str]:
              for one in space.clusters]  # fmt: skip
     for name, values in zip(("nodes", "hardware", "stack", "framework"), zip(*parts, strict=True), strict=True):
         found[name] = ", ".join(dict.fromkeys(map(str, values)))
-    found |= {axis.name: ", ".join(map(str, axis.values)) for axis in space.axes}
+    for name in AXES:
+        found[name] = ", ".join(dict.fromkeys(str(v) for one in space.clusters for v in one.axis(name).values))
     found["constraints"] = "; ".join(constraint.text for constraint in space.constraints)
     found |= {f"search.{name}": str(value) for name, value in search.items() if name not in EFFORT}
     default = type(space.search)()
@@ -39,7 +40,7 @@ def fingerprint(space: Space) -> str:
     """A hash of everything a search's answer depends on: model, clusters, workload, axes, constraints, settings."""
     model = replace(space.model, source="")  # where a file lies decides nothing
     constraints = [constraint.text for constraint in space.constraints]
-    content = repr([model, space.workload, space.clusters, space.axes, constraints, space.search])
+    content = repr([model, space.workload, space.clusters, constraints, space.search])
     return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -52,9 +52,13 @@ def read_resolved(path: Path, content: bytes) -> Space:
         for place, fields in MISSING.items():
             for owner in _at(plain, place.split(".")):
                 owner |= {name: value for name, value in fields.items() if name not in owner}
-        plain["axes"] = [one for one in plain["axes"] if one["name"] in AXES]
-        held = {one["name"] for one in plain["axes"]}
-        plain["axes"] += [{"name": name, "values": [DEFAULTS[name]]} for name in AXES if name not in held]
+        common = {name: plain.pop(name, []) for name in ("axes", "reliefs")}  # once all clusters had the same
+        for cluster in plain["clusters"]:
+            cluster |= {name: axes for name, axes in common.items() if name not in cluster}
+            cluster.setdefault("is_relieved", False)
+            axes = [one for one in cluster["axes"] if one["name"] in AXES]
+            held = {one["name"] for one in axes}
+            cluster["axes"] = axes + [{"name": n, "values": [DEFAULTS[n]]} for n in AXES if n not in held]
         return from_plain(Space, plain)
     except (*UNREADABLE, LookupError) as error:
         raise InputError([Problem(str(path), f"cannot be read back: {str(error)[:200]}; {AGAIN}")]) from error

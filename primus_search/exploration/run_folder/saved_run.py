@@ -131,10 +131,11 @@ class SavedRun:
 
         overrides = [*(f"{one['key']}={one['value']}" for one in self.facts["overrides"]), *changes]
         if self.inputs is None:
-            return load_space(self.facts["source"], overrides=overrides, environ={})
-        with self.inputs.mounted() as source, _of_its_version(self.path, self.facts):
-            space = load_space(source, overrides=overrides, environ={}, host_file=self.inputs.host_file)
-        return replace(space, source=self.facts["source"])
+            space = load_space(self.facts["source"], overrides=overrides, environ={})
+        else:
+            with self.inputs.mounted() as source, _of_its_version(self.path, self.facts):
+                space = load_space(source, overrides=overrides, environ={}, host_file=self.inputs.host_file)
+        return replace(_relieved(space, self.facts["clusters"]), source=self.facts["source"])
 
     @cached_property
     def answer(self) -> Answer:
@@ -229,6 +230,14 @@ def _of_its_version(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
         if is_of_today(facts):
             raise
         raise InputError([Problem(str(path), refusal(facts, str(error.problems[0])))]) from error
+
+
+def _relieved(space: Space, clusters: Sequence[Mapping[str, Any]]) -> Space:
+    """The space with the reliefs of the clusters that a run relieved; of all, where others than its own are asked."""
+    places = {place for place, one in enumerate(clusters) if one.get("is_relieved")}
+    if places and len(clusters) != len(space.clusters):
+        places = set(range(len(space.clusters)))
+    return space.relieved(places)
 
 
 def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from primus_search.exploration.exhaustive.shortlist import rival_s
 from primus_search.exploration.sampled.nearest import Nearest
 from primus_search.exploration.sampled.screening import Screened, ScreenedCluster
 from primus_search.exploration.sampled.study import Studies, TrialOutcome
-from primus_search.space import Space
+from primus_search.space import AXES, ClusterChoice
 from primus_search.values.candidates import Columns, Floats, Ints
 from primus_search.values.knobs import KNOB, KNOBS
 
@@ -113,6 +114,9 @@ ELITE = 16
 SEVERAL, ANYWHERE = 1024, 256
 """Proposals per batch that change several axes of the elite, and that come from anywhere."""
 
+SPREAD = 8192
+"""Candidates of the whole space that are screened where none of the first batch fits."""
+
 STALE = 12
 """Batches in a row without a candidate that may matter, after which a search has converged."""
 
@@ -166,6 +170,8 @@ def run_sampler(
                 break
             before = run.evaluations
             run.batch(min(BATCH, most - before))
+            if not run.evaluations and not stale:
+                run.look_for_a_fit()
             stale = 0 if run.evaluations > before else stale + 1
             progress(run.tick(most))
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -193,7 +199,9 @@ class _Run:
         self.legal = sum(enumerator.size for enumerator in enumerators)
         self.screens = [ScreenedCluster(funnel, cluster, ELITE) for cluster in range(len(enumerators))]
         self._nearest = [Nearest(enumerator) if enumerator.size else None for enumerator in enumerators]
-        sizes = {name: size for name, size in enumerators[0].job.sizes.items() if size > 1}
+        # Positions on the axes of each cluster; one beyond the end of a shorter axis stands for its last value.
+        sizes = {name: max(one.job.sizes[name] for one in enumerators) for name in AXES}
+        sizes = {name: size for name, size in sizes.items() if size > 1}
         if len(enumerators) > 1:
             sizes[CLUSTER] = len(enumerators)
         self._moves = Moves(sizes)
@@ -222,8 +230,9 @@ class _Run:
         """What an engineer would try first, on every cluster."""
         wanted = [
             [cluster if name == CLUSTER else one[name] for name in self._moves.names]
-            for one in seeds(self.funnel.space)
-            for cluster in range(len(self.screens))
+            for several in zip_longest(*map(seeds, self.funnel.space.clusters))
+            for cluster, one in enumerate(several)
+            if one is not None
         ]
         return Proposals(positions=np.array(wanted, dtype=np.int64), parents=np.full(len(wanted), -1))
 
@@ -239,6 +248,15 @@ class _Run:
         for place, (cluster, rows, numbers) in enumerate(groups):
             left = size - (self.evaluations - before)
             self._take_up(cluster, numbers, off[rows], -(-left // (len(groups) - place)))
+
+    def look_for_a_fit(self) -> None:
+        """Screen candidates of the whole space, evenly spread, and propose those that fit."""
+        for cluster, enumerator in enumerate(self.funnel.enumerators):
+            count = min(SPREAD // len(self.screens), enumerator.size)
+            numbers = (self._rng.random(count) + np.arange(count)) * (enumerator.size / max(count, 1))
+            screened = self.screens[cluster].screen(np.unique(numbers.astype(np.int64)))
+            fitting = self._positions(cluster, screened.numbers[screened.missing_bytes <= 0.0])
+            self._first.append(Proposals(positions=fitting, parents=np.full(len(fitting), -1)))
 
     def _ask_sampler(self, count: int) -> None:
         """Project what the sampler proposes and may matter, and tell it what became of each proposal."""
@@ -364,14 +382,14 @@ def _most_promising(screen: ScreenedCluster, screened: Screened, off: Floats, mo
 TRIED = tuple(knob.name for knob in sorted(KNOBS, key=lambda knob: knob.tried) if knob.tried)
 
 
-def seeds(space: Space) -> Iterator[dict[str, int]]:
-    """Wanted positions on the axes, best guess first."""
-    base = {axis.name: _position(axis.values, KNOB[axis.name].guess) for axis in space.axes}
-    base["ep"] = len(space.axis("ep").values) - 1
-    for pp in range(len(space.axis("pp").values)):
+def seeds(choice: ClusterChoice) -> Iterator[dict[str, int]]:
+    """Wanted positions on the axes of a cluster, best guess first."""
+    base = {axis.name: _position(axis.values, KNOB[axis.name].guess) for axis in choice.axes}
+    base["ep"] = len(choice.axis("ep").values) - 1
+    for pp in range(len(choice.axis("pp").values)):
         yield base | {"pp": pp}
         for name in TRIED:
-            for position in range(len(space.axis(name).values)):
+            for position in range(len(choice.axis(name).values)):
                 if position != base[name]:
                     yield base | {"pp": pp, name: position}
 
