@@ -14,7 +14,14 @@ from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.exploration.engines.local_engine import Engine, WorkerLost, affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
-from primus_search.exploration.exhaustive.task_plan import open_engine, plan_tasks, promising_places, seeds, task_rows
+from primus_search.exploration.exhaustive.task_plan import (
+    is_limited,
+    open_engine,
+    plan_tasks,
+    promising_places,
+    seeds,
+    task_rows,
+)
 from primus_search.exploration.findings import STAGES, Findings, FunnelStage
 from primus_search.exploration.rank import cluster_words, ranked, refuse_empty, refuse_unfit, unfit_notes
 from primus_search.exploration.result import ClusterResult, SearchResult
@@ -70,7 +77,7 @@ def run_search(space: Space, options: Options | None = None) -> SearchResult:
     first = _searched(space, options)
     result = first.result
     places = [place for place, found in enumerate(result.clusters) if _needs_relief(found)]
-    if places and result.is_complete and not result.interrupted_by:
+    if places and (result.exact or (result.is_complete and not is_limited(first.funnel))):
         with suppress(WorkerLost):  # no journal: that of the run folder is of the space as it was asked
             relieved = space.on(*(space.clusters[place] for place in places)).relieved(range(len(places)))
             result = _with_relief(result, places, _searched(relieved, replace(options, folder=None)).result)

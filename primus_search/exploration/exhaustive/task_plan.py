@@ -74,7 +74,7 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     for cluster, (order, places) in enumerate(zip(funnel.task_orders, promising, strict=True)):
         cuts = order.cuts(rows)
         promise.append(np.histogram(places, cuts)[0])
-        turn.append(np.argsort(np.argsort(-promise[-1], kind="stable")) * _is_limited(funnel))
+        turn.append(np.argsort(np.argsort(-promise[-1], kind="stable")) * is_limited(funnel))
         tasks += [
             Task(number=number, cluster=cluster, start=start, stop=stop, group=order.group_of(start))
             for number, (start, stop) in enumerate(pairwise(cuts.tolist()), start=len(tasks))
@@ -83,7 +83,7 @@ def plan_tasks(funnel: Funnel, rows: int, promising: Sequence[Ints]) -> list[Tas
     return [tasks[n] for n in np.lexsort((shuffled, -np.concatenate(promise), np.concatenate(turn)))]
 
 
-def _is_limited(funnel: Funnel) -> bool:
+def is_limited(funnel: Funnel) -> bool:
     """Whether the search may end before it has looked at every candidate: each cluster has its turn then."""
     return bool(funnel.space.search.budget_candidates or funnel.space.search.budget_seconds)
 
@@ -99,7 +99,7 @@ def promising_places(funnel: Funnel) -> list[Ints]:
         count = max(LOOKED_AT, LEAST_LOOKED_AT * enumerator.size // MAX_TASK_ROWS)
         share = PROMISING * funnel.keep / max(enumerator.size, 1)
         found.append(_promising(funnel, cluster, rng, count, max(int(share * count), LEAST_BEST)))
-        if _is_limited(funnel) and not len(found[-1]):
+        if is_limited(funnel) and not len(found[-1]):
             found[-1] = _promising(funnel, cluster, rng, SEED_LOOKED_AT, LEAST_BEST, is_quick=False)
     return found
 
@@ -135,7 +135,7 @@ def _promising(
     order needs no search; otherwise those that lack least memory where none fits.
     """
     enumerator, order, costs = funnel.enumerators[cluster], funnel.task_orders[cluster], funnel.grid_costs[cluster]
-    if not enumerator.size or (order.is_small and not _is_limited(funnel)):
+    if not enumerator.size or (order.is_small and not is_limited(funnel)):
         return np.zeros(0, dtype=np.int64)
     places = ((np.arange(count) + rng.random(count)) * (enumerator.size / count)).astype(np.int64)
     numbers, place_of = np.unique(order.numbers(places), return_index=True)

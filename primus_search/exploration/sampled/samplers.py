@@ -219,7 +219,7 @@ class _Run:
     @property
     def screened(self) -> int:
         """Candidates whose memory and bound were computed."""
-        return sum(screen.tally.rows["memory"] for screen in self.screens)
+        return sum(len(screen.seen) for screen in self.screens)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class ScreenedCluster:
 
     step_s     expected step seconds by number of everything projected      bound_s  its bound
     elite      the best rows and the frontier by expected step    tally    what was screened
+    seen, fitting  numbers of what was screened, and of what of it fits: some is screened several times
     """
 
     funnel: Funnel
@@ -49,6 +50,8 @@ class ScreenedCluster:
     most: int
     step_s: dict[int, float] = field(default_factory=dict)
     bound_s: dict[int, float] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    fitting: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.elite, self._rows = Shortlist.empty(self.most), [NO_ROWS]
@@ -65,6 +68,8 @@ class ScreenedCluster:
         with self.tally.stage("bound", int(np.count_nonzero(fits))):
             if fits.any():
                 bound[fits] = projector.bound(enumerator.table(lines.take(fits))) * (1.0 - BOUND_SLACK)
+        self.seen.update(lines.indices.tolist())
+        self.fitting.update(lines.indices[fits].tolist())
         self.tally.note(missing, lambda at: lines.indices[at])
         return Screened(numbers=lines.indices, memory_bytes=without_noise(memory), missing_bytes=missing, bound_s=bound)
 
@@ -103,4 +108,5 @@ class ScreenedCluster:
         rows = self._rows[0].joined(*self._rows[1:])
         lines = self.funnel.enumerators[self.cluster].lines_at(rows.indices)
         group = self.funnel.grid_costs[self.cluster].groups.of(lines.cells, lines.inner)
-        return self.tally.findings(Shortlist.empty(self.funnel.keep).with_rows(rows, group))
+        found = self.tally.findings(Shortlist.empty(self.funnel.keep).with_rows(rows, group))
+        return replace(found, legal=len(self.seen), feasible=len(self.fitting))
