@@ -218,7 +218,8 @@ _OF_JOB: dict[str, Callable[[_Job], Sequence[AxisValue]]] = {
     "cp": _context,
     # As the software does, or heads for tokens, which takes more memory and mostly less time.
     "cp_comm": lambda job: [CpComm.STACK, CpComm.A2A][: 1 if job.cluster.stack.communication.cp_comm == "a2a" else 2],
-    # On where there is a choice: it takes no memory that counts and no more time.
+    # On where there is a choice: it takes no memory that counts and no more time. On AMD its share (0.7, bases/pytorch)
+    # is assumed, no run had it: what it wins there would be of no evidence, so a space has to list it.
     "tp_overlap": lambda job: [_has_cuda_graphs(job)],
     "micro_batch_size": _micro_batches,
     "schedule": lambda job: [name for name in FRAMEWORK_SCHEDULES if name in schedule_names()],
