@@ -141,8 +141,9 @@ def test_fields_and_axes_that_a_version_lacks_are_neutral_and_those_it_had_more_
     stack = data["parts"][data["space"]["clusters"][0]["cluster"]["stack"]]
     del stack["efficiencies"]["offload_efficiency"]
     stack["efficiencies"]["number_of_the_past"] = 3.0
-    data["space"]["axes"] = [one for one in data["space"]["axes"] if one["name"] != "optimizer_offload"]
-    data["space"]["axes"].append({"name": "axis_of_the_past", "values": [1]})
+    cluster = data["space"]["clusters"][0]
+    cluster["axes"] = [one for one in cluster["axes"] if one["name"] != "optimizer_offload"]
+    cluster["axes"].append({"name": "axis_of_the_past", "values": [1]})
     content = json.dumps(data).encode()
     with pytest.raises(InputError, match="offload_efficiency"):
         read_resolved(tmp_path, content)
