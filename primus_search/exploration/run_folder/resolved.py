@@ -20,7 +20,7 @@ from primus_search.space import AXES, Space
 from primus_search.values.candidates import DEFAULTS
 
 RESOLVED = "resolved.json"
-SCHEMA = 1
+SCHEMA = 2
 """Number of the form of run.json and resolved.json; it grows where a later form cannot be read as this one."""
 MISSING: Mapping[str, Mapping[str, Plain]] = {}
 """Fields that folders of released versions lack and whose types have no default, by the path to their owner, `*` for
