@@ -330,8 +330,9 @@ def spelled(axis: str, value: Any) -> str:
 
 
 def has_word(knob: Spelling, word: str) -> bool:
-    """Whether a knob has settings for a word."""
-    return word in knob.values or (bool(knob.modules) and all(part in knob.modules for part in recompute_parts(word)))
+    """Whether a knob has settings for a word; one of numbers has for each."""
+    are_modules = bool(knob.modules) and all(part in knob.modules for part in recompute_parts(word))
+    return not knob.values or word in knob.values or are_modules
 
 
 def recompute_parts(word: str) -> tuple[str, ...]:

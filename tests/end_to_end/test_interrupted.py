@@ -293,7 +293,9 @@ def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
             with pytest.raises(InputError) as caught:
                 SavedRun.open(tmp_path)
             if key in changed or key != "files":
-                assert str(caught.value).startswith(f"{file} @ $.{key}: is "), key
+                # Without its version a folder is of another one, which the line says first.
+                place = "" if key == "versions" else f"{file} @ "
+                assert f"{place}$.{key}" in str(caught.value), key
     file.write_text(json.dumps(whole | {"files": whole["files"] | {"ranking.csv": {"bytes": -1, "sha256": ""}}}))
     with pytest.raises(InputError, match=r"\$\.files\.ranking\.csv\.bytes: is not a whole number of at least 0"):
         SavedRun.open(tmp_path)
