@@ -298,7 +298,7 @@ def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunne
         ["explain", str(experts.path), "--why-not", "tp=2", "--what-if", "nodes=4", "--json"],
         catch_exceptions=False,
     )
-    assert set(json.loads(done.output)) == {"why_not", "what_if"}
+    assert set(json.loads(done.output)) == {"schema", "why_not", "what_if"}
 
 
 def test_rows_of_several_clusters_are_explained_on_their_own(tmp_path: Path) -> None:
