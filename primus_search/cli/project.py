@@ -87,7 +87,7 @@ def _of_options(
         started, reasons = _started(space)
         if started is not None:
             return space, started, [*reasons, *space.notes, *notes], not_modelled
-    _must_be_one(space, enumerator.reasons, enumerator.removed | chunk.removed, len(chunk.candidates))
+    _must_be_one(space, len(chunk.candidates), "--set" if given else str(file or "project"))
     return space, chunk.candidates, [*space.notes, *notes], not_modelled
 
 
@@ -168,14 +168,22 @@ def _plain() -> dict[str, Any]:
     return {knob.name: knob.word(knob.default) for knob in searched}
 
 
-def _must_be_one(space: "Space", reasons: dict[str, str], removed: dict[str, int], rows: int) -> None:
-    """Raise what is wrong when the settings leave no legal candidate, or more than one."""
+def _must_be_one(space: "Space", rows: int, where: str) -> None:
+    """Raise every rule that is broken when the settings leave no legal candidate, or that they leave more than one.
+
+    where: what the settings are of, for messages.
+    """
+    from primus_search.exploration.neighbours import DOUBLES, Evaluator
+
+    several = [axis.name for axis in space.axes if len(axis.values) > 1]
+    if several and rows != 1:
+        raise InputError([Problem(where, f"{', '.join(several)}: give one value each; `run` searches many")])
     if rows == 0:
-        broken = [f"{name}: {reasons.get(name, 'not legal')}" for name, count in removed.items() if count]
-        raise InputError([Problem("--set", f"this configuration is not legal - {text}") for text in broken])
-    if rows > 1:
-        several = [axis.name for axis in space.axes if len(axis.values) > 1]
-        raise InputError([Problem("--set", f"{', '.join(several)}: give one value each; `run` searches many")])
+        values = {axis.name: axis.values[0] for axis in space.axes}
+        broken = Evaluator(space, space.clusters[0]).broken(values)
+        broken = tuple(one for one in broken if not one.reason.endswith(DOUBLES)) or broken
+        what = "this configuration is not legal"
+        raise InputError([Problem(where, f"{what} - {one.rule}: {one.reason}") for one in broken])
 
 
 def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
@@ -223,8 +231,8 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
         "reason": "fits" if feasible else Verdict(int(p.verdict[0])).name,
         "coverage": [asdict(part) for part in coverage(space.job, one, of.memory_bytes, load_ranges())],
         "measured_kernels": sentence(kernel_evidence(space.job, one)),
-        "time_evidence": "projected",
-        "memory_evidence": "projected",
+        "time_evidence": str(ranked.time_evidence[0]),
+        "memory_evidence": str(ranked.memory_evidence[0]),
     }
 
 

@@ -65,7 +65,8 @@ def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
 
     folder = out / SEARCH
     if not (folder / "run.json").is_file():
-        found = search(load_space(space, overrides=[*overrides, '--bench benchmark.device="off"']), out=folder)
+        loaded = load_space(space, overrides=[*overrides, '--bench benchmark.device="off"'])
+        found = search(loaded, out=folder, is_last_run=False)
         if found.interrupted_by:
             raise Interrupted(found.interrupted_by)
     return SavedRun.open(folder)

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import floor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from primus_search.base.units import GB
+from primus_search.cost.confidence.uncertainty import most_ratio
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.exploration.expected import RATE, expected_shares
@@ -23,6 +24,9 @@ from primus_search.space.context import Cells, GridJob, reads
 from primus_search.space.rules import conditionals_of, rules_of
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, Recompute, spoken
 from primus_search.values.knobs import KNOB, KNOBS, Kind
+
+if TYPE_CHECKING:
+    from primus_search.exploration.own_runs import OwnRuns
 
 Values = Mapping[str, AxisValue]
 """One configuration: every axis with its typed value."""
@@ -212,8 +216,34 @@ class Evaluator:
         return [one if lack is None else _with_headroom(one, lack) for one, lack in zip(found, shown, strict=True)]
 
     def expected_shares(self, c: Candidates, projection: Projection) -> Floats:
-        """Expected over projected rate of every row."""
-        return expected_shares(self.projector, c, projection.step.total)
+        """Expected over projected rate of every row: the measured rate of one that was run, of others the stack's
+        expectation and what own runs that they resemble left of it."""
+        shares = expected_shares(self.projector, c, projection.step.total)
+        if self.own_runs is not None:
+            shares = shares * self.own_runs.ratios(c, projection)
+            for row, rate in self.own_rates(c, projection).items():
+                shares[row] = rate / projection.tokens_per_s_per_gpu[row]
+        return shares
+
+    @property
+    def most_ratio(self) -> float:
+        """A bound of `expected_shares` of rows that were not run."""
+        job = self.projector.job
+        return most_ratio(job.cluster, job.model) * (1.0 if self.own_runs is None else self.own_runs.most_ratio)
+
+    @cached_property
+    def own_runs(self) -> "OwnRuns | None":
+        """Runs of this very job that the stack's own file holds; None of a stack that was not learned."""
+        if not self.projector.job.stack.runs_file:
+            return None
+        from primus_search.declare.record_table import own_runs_of  # imports take 1 % of a first ranking
+        from primus_search.exploration.own_runs import OwnRuns
+
+        return OwnRuns.of(self.projector, own_runs_of(self.projector.job.stack))
+
+    def own_rates(self, c: Candidates, projection: Projection) -> Mapping[int, float]:
+        """Measured tokens/s/GPU of the rows that were run."""
+        return {} if self.own_runs is None else self.own_runs.rates(c, projection)
 
     def shown_not_to_fit(self, c: Candidates) -> list[float | None]:
         """Bytes to spare, negative, of rows that re-validation showed not to fit; None of the others."""

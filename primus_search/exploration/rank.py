@@ -9,7 +9,7 @@ import numpy as np
 
 from primus_search.base.errors import BudgetEnded, InputError, NothingFits, Problem
 from primus_search.base.units import GB
-from primus_search.cost.confidence.uncertainty import TIE, most_ratio
+from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
@@ -37,6 +37,7 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
     removed.update(found.removed)
     order, choice = list(enumerator.reasons), funnel.space.clusters[cluster]
     ranking = _ranking(every, shortlist.top.indices, least)
+    evaluator = Evaluator(funnel.space, choice, shared=funnel.projectors[cluster])
     return ClusterResult(
         choice=choice,
         raw=enumerator.raw_size,
@@ -46,8 +47,8 @@ def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterRes
         removed={name: removed[name] for name in sorted(removed, key=order.index)},
         reasons=enumerator.reasons,
         ranking=ranking,
-        evaluator=Evaluator(funnel.space, choice, shared=funnel.projectors[cluster]),
-        is_proven=len(shortlist.top) < funnel.keep or _none_was_cut(ranking),
+        evaluator=evaluator,
+        is_proven=len(shortlist.top) < funnel.keep or _none_was_cut(ranking, evaluator.most_ratio),
         frontier=_by_memory(every, shortlist.frontier.indices, least),
         leaders=_by_step(every, shortlist.grouped.rows.indices, least),
     )
@@ -71,12 +72,10 @@ def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTab
     return found.take(found.order)
 
 
-def _none_was_cut(ranking: RankingTable) -> bool:
-    """Whether no row that might be recommended was cut: the cut is by projection, and none expects more than that."""
+def _none_was_cut(ranking: RankingTable, most_ratio: float) -> bool:
+    """Whether no row that might be recommended was cut: the cut is by projection; none expects more times that."""
     sure = ranking.is_sure
-    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * most_ratio(
-        ranking.job.cluster, ranking.job.model
-    )
+    slowest = ranking.projection.tokens_per_s_per_gpu.min(initial=np.inf) * most_ratio
     return bool(sure.any()) and bool(slowest <= ranking.sure_rate[sure].max() * (1.0 - TIE))
 
 

@@ -17,7 +17,15 @@ from primus_search.cost.confidence.fit import (
     fit_probability,
     fit_verdict,
 )
-from primus_search.cost.confidence.uncertainty import TIE, Confidence, confidence, run_ratio, site_ratio, ties_with_best
+from primus_search.cost.confidence.uncertainty import (
+    RUN_NOISE,
+    TIE,
+    Confidence,
+    confidence,
+    run_ratio,
+    site_ratio,
+    ties_with_best,
+)
 from primus_search.cost.projection import Projection
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import RATE
@@ -33,9 +41,6 @@ PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 PERCENT = 100.0
 RANKED_ROWS = 1000
 """Best rows of `ranking.csv`, before the best of each layout and precision; `candidates.parquet` holds all kept."""
-
-RUN_NOISE = 0.02
-"""Relative standard deviation of the rate between identical runs: half of `TIE`."""
 
 _USUAL = {"time_evidence": PROJECTED, "memory_evidence": PROJECTED, "measured_fits": math.nan, "expected_shares": 1.0}
 """Columns of a ranking that need not be given, and their value in every row then."""
@@ -70,12 +75,15 @@ class RankingTable:
     def of(cls, evaluator: Evaluator, indices: Ints, candidates: Candidates) -> Self:
         """Candidates of the evaluator's cluster with these numbers, projected."""
         projection, least = evaluator.projector.project(candidates), evaluator.space.search.min_fit
+        evidence = np.full(len(candidates), PROJECTED)
+        evidence[list(evaluator.own_rates(candidates, projection))] = RUN
         return cls(
             job=evaluator.projector.job,
             choice=evaluator.choice,
             indices=indices,
             candidates=candidates,
             projection=projection,
+            time_evidence=evidence,
             expected_shares=evaluator.expected_shares(candidates, projection),
             least_fit=min(FIT_THRESHOLD, least / PERCENT) if least else FIT_THRESHOLD,
         )

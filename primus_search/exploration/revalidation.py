@@ -15,7 +15,7 @@ import numpy as np
 
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.rank import frontier_after
-from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RankingTable
+from primus_search.exploration.ranking_table import MEASURED, PROJECTED, RANKED_ROWS, RUN, RankingTable
 from primus_search.exploration.result import SearchResult
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import Bools
@@ -127,13 +127,15 @@ def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable,
     tail = np.arange(len(found.order), len(table))
     order = np.concatenate([found.order, tail])
     rest = (PROJECTED,) * len(tail)
+    projection, was_run = found.projection.joined(table.projection.take(tail)), table.time_evidence[order] == RUN
+    shares = np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order])
     changed = replace(
         table,
         indices=table.indices[order],
         candidates=table.candidates.take(order),
-        projection=found.projection.joined(table.projection.take(tail)),
-        expected_shares=np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order]),
-        time_evidence=np.array(found.time_evidence + rest),
+        projection=projection,
+        expected_shares=np.where(was_run, table.expected_rate[order] / projection.tokens_per_s_per_gpu, shares),
+        time_evidence=np.where(was_run, RUN, np.array(found.time_evidence + rest)),
         memory_evidence=np.array(found.memory_evidence + rest),
         measured_fits=np.array([found.measured_fits.get(row, np.nan) for row in range(len(order))]),
     )

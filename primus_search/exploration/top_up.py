@@ -43,7 +43,7 @@ def top_up(
     Only shapes that no earlier measurement answers are measured. Raises InputError for a folder that holds no run, or
     one whose inputs have changed since. decide: gives the answer of the new order (`analysis.answer.decide`).
     """
-    from primus_search.exploration.own_runs import with_own_rates
+    from primus_search.exploration.own_rows import with_rows_that_ran
     from primus_search.measure.candidate_bench import save as save_benchmark
     from primus_search.measure.revalidate import Benchmark, revalidate
 
@@ -56,9 +56,9 @@ def top_up(
     if save is not None:
         save_benchmark(save, found.measurements)
     ranking, notes = reordered(ranking, found)
-    ranking, note = with_own_rates(ranking)
+    ranking = with_rows_that_ran(ranking, Evaluator(space, choice))
     _write_back(run, ranking, frontier_after(frontier, ranking), notes, decide)
-    return ranking, notes + ([note] if note else [])
+    return ranking, notes
 
 
 def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: dict[Knobs, int]) -> RankingTable:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
 from primus_search.exploration.own_runs import own_rates
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
@@ -26,9 +27,6 @@ OUTCOMES = 64
 
 MOST_ROWS = 64
 """PlacedRows of the ranking, from the first, that may be best or be run."""
-
-RUN_NOISE = 0.02
-"""Relative standard deviation of one measured run."""
 
 ITERATIONS = 20
 """Iterations of a trial run, the first ones included."""
@@ -81,7 +79,7 @@ def sampled_rates(
     logs = np.concatenate(found)
     if rows is not None and left is not None:
         logs += rng.multivariate_normal(np.zeros(len(left)), left, len(logs), "ignore")
-    spread = mixtures.MODEL_ERROR * (1.0 if rows is None else rows.spreads)
+    spread = MODEL_ERROR * (1.0 if rows is None else rows.spreads)
     rates = np.asarray(np.exp(logs + spread * rng.standard_normal(logs.shape)))
     for row, rate in (known or {}).items():
         rates[:, row] = max(rate, NEVER) * np.exp(RUN_NOISE * rng.standard_normal(len(rates)))

@@ -22,7 +22,7 @@ from scipy.special import ndtr
 
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
-from primus_search.cost.confidence.uncertainty import likeness, places_of
+from primus_search.cost.confidence.uncertainty import MODEL_ERROR, MOE_FACTOR, likeness, places_of
 from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
 from primus_search.learning import hypotheses as software
@@ -32,11 +32,11 @@ from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, overridden, own_habits
 
-MODEL_ERROR, GROUP_ERROR, MOE_FACTOR = 0.05, 0.06, 1.5
-"""Standard deviation of log(measured / projected) with the best numbers of the software: of one run beside what near
-configurations share, of all runs of one model on one device, and how many times as large both are with experts. 90 %
-intervals of the mixture then hold 96, 94 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own,
-2026-11-24 (docs/dev/learning_log.md)."""
+GROUP_ERROR = 0.06
+"""Standard deviation of log(measured / projected) with the best numbers of the software of all runs of one model on one
+device, beside that of one run (`MODEL_ERROR`); both are `MOE_FACTOR` times as large with experts. 90 % intervals of the
+mixture then hold 96, 94 and 95 % of the other runs of 12 publishers after 1, 3 and 5 of their own, 2026-11-24
+(docs/dev/learning_log.md)."""
 
 LIKENESS = 0.15
 """Standard deviation of what near configurations of one model on one device share. Either half of twelve publishers

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.cost.confidence.uncertainty import MEMORY, own_regime
+from primus_search.cost.confidence.uncertainty import MEMORY, MODEL_ERROR, own_regime
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import (
@@ -177,7 +177,7 @@ def suggested_by(runs: Sequence[MeasuredRun], without: Sequence[str] = ()) -> st
 
 def _widened(unexplained: float) -> float:
     """How many times as wide bands are as the posterior says, by what it leaves of its own runs."""
-    ratio = unexplained / mixtures.MODEL_ERROR
+    ratio = unexplained / MODEL_ERROR
     return min(ratio, MOST_WIDENED) if ratio > CONTRADICTED else 1.0
 
 

@@ -23,7 +23,7 @@ from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.exhaustive.collect import Leader, Progress, Tick, silent
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import figures_of
-from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.ranking_table import RUN, RankingTable
 from primus_search.exploration.result import SearchResult, is_on
 from primus_search.exploration.scaling_table import ladder
 from primus_search.launch.write.launch_files import refusal_of
@@ -59,7 +59,8 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
     rows = result.ranked_rows
     if view.is_raw or view.is_verbose:
         ranks = [rank for rank, row in enumerate(rows, start=1) if is_on(row, result.best.choice)]
-        ranks = ranks[: result.space.search.top_k]
+        first = result.space.search.top_k
+        ranks = [rank for i, rank in enumerate(ranks) if i < first or rows[rank - 1]["time_evidence"] == RUN]
         print_ranked(console, ranks, [rows[rank - 1] for rank in ranks])
         _print_evidence(console, result, view, len(rows))
     if view.is_verbose:
@@ -122,6 +123,7 @@ def _ladder(result: SearchResult, token_budget: float) -> RichTable:
 
 
 TIED = "="  # beside a rank: as fast as the first, as far as one run of each could tell
+RAN = "r"  # beside a rank: an own run, at its measured rate
 SPARED = ("MFU", "T/M", "bubble", "projected", "90 %", "fits")  # columns that a narrow window leaves out, first to last
 
 
@@ -133,7 +135,7 @@ def print_ranked(console: tables.Plain, ranks: Sequence[int], rows: Sequence[Row
 def _cells(rank: int, row: Row) -> dict[str, str]:
     """Cells of a row by heading."""
     return {
-        "#": f"{rank}{TIED if rank > 1 and row['ties_with_best'] else ''}",
+        "#": f"{rank}{TIED if rank > 1 and row['ties_with_best'] else ''}{RAN if row['time_evidence'] == RUN else ''}",
         "configuration": "",
         "tok/s/GPU": f"{row[RATE]:,.0f}",
         "90 %": between(row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]),

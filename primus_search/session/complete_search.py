@@ -37,6 +37,7 @@ def search(
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
     on_result: Callable[[SearchResult], None] | None = None,
     on_written: Callable[[Path], None] | None = None,
+    is_last_run: bool = True,
 ) -> SearchResult:
     """The best candidates of a space on each of its clusters, re-validated as the space's `benchmark` says.
 
@@ -48,6 +49,7 @@ def search(
     progress        opens a callback for the state of the search; closed before re-validation
     on_result       called with the result before the run folder is written, which its failure does not prevent
     on_written      called with the run folder once it is complete
+    is_last_run     whether commands without a run folder are about this one from now on
 
     Raises InputError when no candidate is legal or the baseline cannot be read, NothingFits when none fits.
     """
@@ -80,7 +82,8 @@ def search(
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(SavedRun.of(result, folder.path))
-                remember(folder.path)
+                if is_last_run:
+                    remember(folder.path)
                 if on_written is not None:
                     on_written(folder.path)
     return result
@@ -90,7 +93,7 @@ def _with_own_runs(result: SearchResult) -> SearchResult:
     """The result with the measured rates of rows that a learned stack's own runs are of."""
     if not any(found.choice.cluster.stack.runs_file for found in result.clusters):
         return result
-    from primus_search.exploration.own_runs import with_own_runs  # reads tables, whose imports take a while
+    from primus_search.exploration.own_rows import with_own_runs  # reads tables, whose imports take a while
 
     return with_own_runs(result)
 

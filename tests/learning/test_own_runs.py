@@ -2,6 +2,8 @@
 
 import csv
 import json
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ import yaml
 from typer.testing import CliRunner
 
 from primus_search.cli import app
+from primus_search.declare.record_table import read_records, write_records
+from primus_search.exploration.expected import RATE as EXPECTED
+from primus_search.values.candidates import COLUMN_NAMES
 from tests.learning.test_learn_command import megatron_log, written
 from tests.support.written_logs import STEP_S
 
@@ -103,3 +108,69 @@ def test_a_dry_run_asks_for_what_learning_asks_for(tmp_path: Path) -> None:
     said = json.loads(ran("learn", log, "--dry-run", "--json"))["needed"]
     assert said and all(one in str(refused.exception) for one in said)
     assert any("--hardware NAME" in one for one in said) and any("--model NAME" in one for one in said)
+
+
+def knobs(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[name] for name in COLUMN_NAMES)
+
+
+def is_twin(row: dict[str, str], own: dict[str, str]) -> bool:
+    """One switch apart, and projected within 2 %."""
+    apart = abs(float(row["step_s"]) / float(own["step_s"]) - 1.0)
+    return apart < 0.02 and sum(a != b for a, b in zip(knobs(row), knobs(own), strict=True)) == 1
+
+
+def rerun_at(folder: Path, factor: float) -> None:
+    """The measured rates of a learned stack's runs times a factor; the stack stays."""
+    file = folder / "sites" / "mine.runs.parquet"
+    runs = read_records(file).runs
+    faster = [
+        replace(run, measured=replace(run.measured, tokens_per_s_per_gpu=run.tokens_per_s_per_gpu * factor, step_s=nan))
+        for run in runs
+    ]
+    write_records(faster, file)
+
+
+def test_a_run_has_one_rate_in_every_answer(tmp_path: Path) -> None:
+    """The row of a run far behind the first rows: ranking.csv, screen, page, `--baseline`, `--why-not`, `project`."""
+    of_log(tmp_path, tp=[1, 2], pp=[2, 1], micro_batch_size=[1, 2], fp8=["none", "hybrid"], tp_overlap=[False, True])
+    rerun_at(tmp_path, 0.7)
+    log, again = tmp_path / "run0.log", tmp_path / "again"
+    shown = ran("run", tmp_path / "space.yaml", "--out", again, "--baseline", log, "--all")
+    with (again / "ranking.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    (own,) = [row for row in rows if row["time_evidence"] == "run"]
+    rank, said = rows.index(own) + 1, f"{0.7 * RATE:,.0f}"
+    assert rank > 8
+    assert f"{float(own[EXPECTED]):,.0f}" == said
+    assert any(line.split()[0] == f"{rank}r" and said in line for line in shown.splitlines() if line.strip())
+    assert f"rank {rank:,} at {said} tok/s/GPU" in shown
+    assert "T/M" not in shown.partition("Global optimum")[0].splitlines()[2]
+    baseline = json.loads((again / "run.json").read_text())["baseline"]
+    assert (baseline["rank"], f"{baseline['figures'][EXPECTED]:,.0f}") == (rank, said)
+    assert f"({said} tokens/s/GPU)" in ran("explain", again, "--why-not", f"@{log}")
+    explained = json.loads(ran("explain", again, str(rank), "--json"))
+    assert f"{explained[EXPECTED]:,.0f}" == said
+    projected = json.loads(ran("project", "--row", f"{again}:{rank}", "--json"))
+    assert (f"{projected[EXPECTED]:,.0f}", projected["time_evidence"]) == (said, "run")
+    assert said.replace(",", "") in (again / "report.html").read_text().replace(",", "")
+
+
+@pytest.mark.parametrize("factor", [0.92, 1.08])
+def test_a_row_moves_with_the_run_that_it_resembles(tmp_path: Path, factor: float) -> None:
+    """The twin of a run, another switch and the same projection within 2 %, is expected at what the run measured;
+    rows that differ more keep more of the rate that the stack expects."""
+    space = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1, 2], "overlap_grad_reduce": [True, False]}
+    before = {knobs(row): float(row[EXPECTED]) for row in of_log(tmp_path, **space, cuda_graph="none")}
+    rerun_at(tmp_path, factor)
+    ran("run", tmp_path / "space.yaml", "--out", tmp_path / "again")
+    with (tmp_path / "again" / "ranking.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    (own,) = [row for row in rows if row["time_evidence"] == "run"]
+    moved = {knobs(row): float(row[EXPECTED]) / before[knobs(row)] for row in rows}
+    twins = [row for row in rows if row is not own and is_twin(row, own)]
+    assert twins
+    for row in twins:
+        assert moved[knobs(row)] == pytest.approx(moved[knobs(own)], rel=0.035)
+    others = [abs(moved[knobs(row)] - 1.0) for row in rows if row["tp"] != own["tp"] and row["pp"] != own["pp"]]
+    assert all(found < abs(factor - 1.0) for found in others)

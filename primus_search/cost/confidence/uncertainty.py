@@ -45,6 +45,19 @@ TIE = 0.04
 same MLPerf job 5 % across servers (AMD-AGI/Primus logs; MLPerf Training v5.1)."""
 
 
+RUN_NOISE = 0.02
+"""Relative standard deviation of the rate between identical runs: half of `TIE`."""
+
+MODEL_ERROR, MOE_FACTOR = 0.05, 1.5
+"""Standard deviation of log(measured / projected) of one configuration beside what near ones share, with the best
+numbers of the software, and how many times as large it is with experts (`learning.posterior`)."""
+
+
+def configuration_error(is_moe: bool) -> float:
+    """Standard deviation of what the error of one configuration has of its own, with or without experts."""
+    return MODEL_ERROR * (MOE_FACTOR if is_moe else 1.0)
+
+
 class Knowledge(StrEnum):
     """What is known of the cluster that a projection is for; the reader of a figure is in one of the three."""
 
