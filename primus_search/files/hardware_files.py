@@ -87,7 +87,17 @@ def load_hardware(
     document = read(path)
     if isinstance(document.data, dict) and "hardware_config" in document.data:
         return _from_primus(document, path)
-    return _parse(read_with_parents(path, (FileKind.HARDWARE,), names(FileKind.HARDWARE_BASE)[BASE]), path)
+    whole = _parse(read_with_parents(path, (FileKind.HARDWARE,), names(FileKind.HARDWARE_BASE)[BASE]), path)
+    return _as_its_parent(whole, document.data[EXTENDS]) if EXTENDS in document.data else whole
+
+
+def _as_its_parent(hardware: Hardware, name: str) -> Hardware:
+    """The hardware, its device under the parent's name where no number of device and network is another: prices and
+    failures change no rate, and what was measured of the parent holds."""
+    parent = load_hardware(name, beside=hardware.path.parent)
+    is_same_device = replace(hardware.accelerator, name=parent.accelerator.name) == parent.accelerator
+    is_same = is_same_device and hardware.network == parent.network
+    return replace(hardware, accelerator=parent.accelerator) if is_same else hardware
 
 
 def load_stack(text: str, *, beside: Path | None = None, where: str | None = None) -> Stack:

@@ -24,7 +24,7 @@ from typing import Any, Literal, get_args, get_origin
 from primus_search.base import units
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import range_problem
-from primus_search.files.search_path import FileKind, find, is_path, names
+from primus_search.files.search_path import FileKind, find, is_path, names, unknown
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted, read
 
 
@@ -226,7 +226,7 @@ def _parent(document: Document, folder: Path, kinds: Sequence[FileKind]) -> Path
     found = find(kinds[0], name, beside=folder) if is_path(name) else ""
     if isinstance(found, Path):
         return found
-    what = found or f"unknown {kinds[0].noun} '{name}'{did_you_mean(name, known)} - known: {', '.join(sorted(known))}"
+    what = found or unknown(kinds[0], name, sorted(known))
     raise InputError([document.problem((EXTENDS,), what)])
 
 

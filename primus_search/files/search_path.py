@@ -12,6 +12,8 @@ YAML/JSON ending) is a path, looked up beside the file that names it, then in th
 """
 
 import os
+import re
+from collections.abc import Iterable
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -138,5 +140,23 @@ def find(kind: FileKind, text: str, *, beside: Path | None = None) -> Path | str
     for folder in _folders(kind):
         if exists(folder / f"{text}.yaml"):
             return folder / f"{text}.yaml"
-    known = names(kind)
-    return f"unknown {kind.noun} '{text}'{did_you_mean(text, known)} - known: {', '.join(known) or 'none'}"
+    return unknown(kind, text, names(kind))
+
+
+def unknown(kind: FileKind, text: str, known: Iterable[str]) -> str:
+    """The sentence that says that no file has this name, what may have been meant, and which names there are.
+
+    A device is near one of its own series only: `gh200` is no slip of `h200`, and each has numbers of its own.
+    """
+    listed, more = list(known), ""
+    near = listed
+    if kind is FileKind.HARDWARE:
+        near = [name for name in listed if _series(name) == _series(text)]
+        more = "; for another device write a file that extends the nearest of these: docs/own_hardware.md"
+    return f"unknown {kind.noun} '{text}'{did_you_mean(text, near)} - known: {', '.join(listed) or 'none'}{more}"
+
+
+def _series(name: str) -> tuple[str, ...]:
+    """Letters and number that a device's name begins with: `mi`, `355` of `MI355X`; those alone of another name."""
+    found = re.match(r"([a-z]*)[^a-z0-9]*([0-9]*)", name.lower())
+    return found.groups() if found else ()

@@ -190,7 +190,7 @@ def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H100-SXM5-80GB", "h100"),
         ("NVIDIA H100 PCIe", None),
-        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GH200 480GB", "gh200"),
         ("NVIDIA A100-SXM4-40GB", "a100_40"),
         ("NVIDIA A100-SXM4-80GB", "a100_80"),
         ("NVIDIA B200", "b200"),

@@ -59,7 +59,7 @@ def outcome_of(folder: Path, *rows: dict[str, str], without: tuple[str, ...] = (
         ("mi355x (288 GB)", "", "mi355x"),
         ("MI250X (GCD)", "", "mi250x"),
         ("H100 PCIe", "", None),
-        ("GH200 96GB", "", None),
+        ("GH200 96GB", "", "gh200"),
         ("H20", "", "h20"),
         ("H200", "", "h200"),
         ("TPU v5p", "", None),
