@@ -13,6 +13,7 @@ from primus_search.cli.output import must_be_folder, opened, print_json, write
 
 if TYPE_CHECKING:
     from primus_search.learning.collected_runs import Readings
+    from primus_search.learning.logged_run import SaidBeside
     from primus_search.learning.reading import LogReading
     from primus_search.learning.site_stack import SiteStack
     from primus_search.values.machine.stack import Stack
@@ -41,7 +42,7 @@ def learn(
         if as_json:
             print_json(_readings(readings) | {"needed": missing})
         else:
-            _print_readings(readings)
+            _print_readings(readings, said)
             for what in missing:
                 typer.echo(f"needed: {what}", err=True)
         return
@@ -54,7 +55,7 @@ def learn(
     if as_json:
         print_json(_figures(site, readings, written))
     else:
-        _print_readings(readings)
+        _print_readings(readings, said)
         typer.echo(rendered("learned.txt", site=site, written=written), nl=False)
 
 
@@ -116,10 +117,14 @@ def _readings(readings: "Readings") -> dict[str, object]:
     return {"runs": runs, "refused": refused}
 
 
-def _print_readings(readings: "Readings") -> None:
+def _print_readings(readings: "Readings", said: "SaidBeside") -> None:
     """What was read and refused."""
+    from primus_search.learning.logged_run import memory_notes
+
     for run in _all(readings):
         _print_run(run)
+        for note in memory_notes(run, said):
+            typer.echo(f"  {note}")
     for problem in readings.refused:
         typer.echo(f"refused: {problem}", err=True)
 

@@ -91,7 +91,9 @@ def opened(path: Path | None) -> "SavedRun":
     """The run in a folder; one line on standard error where originals of its inputs have changed since."""
     from primus_search.exploration.run_folder.saved_run import SavedRun, last_run
 
-    path = path or last_run()
+    if path is None:
+        path = last_run()
+        typer.echo(f"run folder: {os.path.relpath(path)}", err=True)
     saved = SavedRun.open(path)
     if saved.note:
         typer.echo(f"{path}: {saved.note}", err=True)

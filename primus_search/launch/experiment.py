@@ -33,6 +33,7 @@ class Experiment:
     written       settings as a file has them, which its framework checks when it starts; empty for a run of a log
     assumed       `axis = value: why` of what a log does not print
     program       the launcher whose file it is, where that is not the framework's own; its stacks, by vendor
+    device_bytes  memory of its device as its log prints it; 0 where nothing does
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Experiment:
     assumed: tuple[str, ...] = field(default=())
     program: str = ""
     stacks: Mapping[str, str] = field(default_factory=dict)
+    device_bytes: float = 0.0
 
     @property
     def candidate(self) -> Candidates:

@@ -6,8 +6,10 @@ from functools import partial
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.units import GIB
 from primus_search.declare.space_file import make_space
 from primus_search.declare.variants import stack_fields
+from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.refusals import refused
@@ -39,6 +41,9 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     """The space of one candidate of an experiment. Raises `InputError` where its batch or sequence is not given."""
     experiment = begun.experiment
     sets, rows = _without_vocabulary(sets)
+    own = with_memory(load_hardware(begun.hardware), experiment.device_bytes)
+    if own.notes and not any(text.startswith("hardware.hbm_") for text in sets):
+        sets = [f"hardware.hbm_GiB={own.accelerator.hbm_bytes / GIB:.2f}", *sets]
     if rows is not None and experiment.model is not None:
         padded = vocabulary(rows, VOCAB_MULTIPLE)
         model = replace(experiment.model, vocab_size=padded["vocab_size"], vocab_padding=padded["vocab_padding"])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from primus_search.learning.log_table import GIB
 from primus_search.learning.reading import Assumption, LogReading
 from primus_search.learning.transcript import Transcript
 
@@ -61,6 +62,7 @@ def conclude(
         "memory_kind": kind,
         "device": seen.devices[0] if len(seen.devices) == 1 else None,
         "died": seen.died(),
+        "device_bytes": float(seen.facts["device_GiB"]) * GIB if "device_GiB" in seen.facts else None,
     } | dict(facts)
     computed = tokens_per_s_per_gpu(values) if samples_are_full else None
     printed = values["tokens_per_s_per_gpu"]

@@ -83,6 +83,7 @@ def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) 
         "model_problems": tuple(problems),
         "world": World(reading.gpus or 0, started.world.per_node),
         "assumed": assumption_texts(assumed),
+        "device_bytes": reading.device_bytes or 0.0,
     }
     return replace(started, **own, not_modelled=(*started.not_modelled, *reading.not_modelled))
 

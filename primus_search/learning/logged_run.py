@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import Hardware, load_cluster, load_hardware
 from primus_search.files.word_rules import hardware_named
 from primus_search.launch.read.script_arguments import PER_NODE
@@ -91,7 +92,15 @@ def _hardware(reading: LogReading, said: SaidBeside) -> Hardware:
     if name is None:
         printed = f"prints {reading.device!r}, which no hardware file describes" if reading.device else "prints no GPU"
         raise InputError([Problem(reading.source, f"the log {printed}; give --hardware NAME")])
-    return load_hardware(name)
+    return with_memory(load_hardware(name), reading.device_bytes or 0.0)
+
+
+def memory_notes(reading: LogReading, said: SaidBeside) -> tuple[str, ...]:
+    """What is said of a run whose device has other memory than its file; nothing where the device is not known."""
+    try:
+        return _hardware(reading, said).notes if reading.device_bytes else ()
+    except InputError:
+        return ()
 
 
 def _model(reading: LogReading, said: SaidBeside) -> Model:

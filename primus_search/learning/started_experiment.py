@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind, names
 from primus_search.launch.experiment_space import Start
@@ -48,6 +49,7 @@ def start(
     if gpus != of_hardware:
         notes.append(f"nodes of {gpus} GPUs, where the hardware file has {of_hardware}; links follow from its domain")
     notes += [f"assumed {text}" for text in experiment.assumed]
+    notes += with_memory(load_hardware(name), experiment.device_bytes).notes
     if experiment.model is None:
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)

@@ -29,6 +29,9 @@ _ORIGIN = re.compile(r"(?<=[.\]}])(?:updated|default)$")
 """How GPT-NeoX ends a line of its dump, behind dots that fill it up."""
 _FLAG = re.compile(r"--([A-Za-z][\w.-]{0,120})(?:=|\s{1,80})('[^']*'|\"[^\"]*\"|[^\s'\"-][^\s'\"]*)")
 _WORLD = re.compile(r"\b(?:world_size|WORLD_SIZE)\s*[=:]\s*(\d+)\b")
+_CAPACITY = re.compile(r"\b(?:capacity of|with) (\d{1,4}(?:\.\d{1,4})?) ?GiB(?: memory\b| of which\b)")
+"""Memory of the device as torchtitan prints it, and as torch does where it runs out."""
+_RANKS = re.compile(r"\[rank-?\d{1,6}/(\d{1,6})\]")
 _INCIDENTS = table("incidents")
 _DEVICES = tuple(map(re.compile, _INCIDENTS["devices"]))
 _NO_ARGUMENTS = ("[OKAY]", "[NO]", "installed .. ", "config.py:")
@@ -114,10 +117,14 @@ def observe_common(seen: Transcript, line: str) -> None:
     """What a log of any framework may hold: devices, ranks, evaluation and checkpoints, and how it ended."""
     if "GPU " in line or "capacity" in line or "|" in line or "Instinct" in line:
         _observe_device(seen, line)
+    if "GiB" in line and (capacity := _CAPACITY.search(line)):
+        seen.facts["device_GiB"] = capacity[1]
     if "orld_size" in line or "WORLD_SIZE" in line:
         found = _WORLD.search(line)
         if found:
             seen.facts.setdefault("env_world_size", found[1])
+    elif "[rank" in line and (ranks := _RANKS.search(line)):
+        seen.facts.setdefault("env_world_size", ranks[1])
     if not seen.scratch.get("disturbed") and any(mark in line for mark in _INCIDENTS["disturbances"]):
         seen.scratch["disturbed"] = True
     _observe_death(seen, line)

@@ -37,6 +37,8 @@ MAX_DEPTH = 64
 Sort = Literal["number", "switch", "words", "literal"]
 Evaluate = Callable[[GridJob, Cells], Any]
 NAMES = (*AXES, *DERIVED, *FACTS)
+_WORDS = frozenset(["none", *(word for knob in KNOB.values() for word in knob.members)]) - set(NAMES)
+"""Words of values, which a constraint quotes."""
 MODULES = frozenset(name for name, knob in KNOB.items() if knob.kind is Kind.MODULES)
 
 
@@ -212,6 +214,8 @@ class _Reader:
         if name.lower() in ("true", "false"):
             return _constant(node, name.lower() == "true")
         if name not in NAMES:
+            if name in _WORDS:
+                raise ConstraintError(f"{name} is a value: quote it, '{name}'", node.col_offset)
             close = difflib.get_close_matches(name, NAMES, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise ConstraintError(f"unknown name {name!r}; {hint}known: {', '.join(NAMES)}", node.col_offset)

@@ -129,3 +129,11 @@ def test_a_constraint_that_cannot_be_read_says_where_and_what_would_do(text: str
     with pytest.raises(ConstraintError) as caught:
         parse(text)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text, word", [("recompute == none", "none"), ("fp8 != hybrid", "hybrid"), ("sharding == fsdp2", "fsdp2")]
+)
+def test_a_value_without_quotes_is_told_to_be_quoted(text: str, word: str) -> None:
+    with pytest.raises(ConstraintError, match=f"{word} is a value: quote it, '{word}'"):
+        parse(text)

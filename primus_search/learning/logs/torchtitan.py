@@ -19,12 +19,16 @@ MESH_KEYS = {
     "ep": "expert_parallel_degree", "etp": "expert_tensor_parallel_degree",
 }  # fmt: skip
 """Sizes of the device mesh as keys of a job file's section `parallelism`."""
+AFTER_THE_MODEL = ("memory usage for model", "Trainer is initialized", "Trainer initialized", "Training starts at step")
+"""Marks of lines that follow those of activation checkpointing and compilation, where these are on."""
 OPTION = "activation_checkpoint.selective_ac_option"
 FLAGS = frozenset(f"flag:{key}" for key in setting_keys())
 
 
 def observe(seen: Transcript, line: str) -> None:
-    """The device mesh as older releases print it."""
+    """The device mesh as older releases print it, and whether the model was announced whole."""
+    if not seen.steps and any(mark in line for mark in AFTER_THE_MODEL):
+        seen.facts["announced"] = "True"
     old = _OLD_MESH.search(line) if "-D device mesh with [" in line and not seen.steps else None
     if old is None:
         return
@@ -57,9 +61,10 @@ def conclude_run(table: LogTable, seen: Transcript) -> LogReading:
 
 
 def _settings(seen: Transcript, mesh: Mapping[str, int | None], assumed: dict[str, Assumption]) -> dict[str, Any]:
-    """What the run is set to, by the keys of a job file; what a log with a device mesh does not announce is off."""
+    """What the run is set to, by the keys of a job file; what a log that goes on behind the model does not
+    announce is off; one that is cut before prints nothing of it."""
     found: dict[str, Any] = {}
-    if mesh["tp"] is not None:
+    if mesh["tp"] is not None and seen.text("announced"):
         found = {"compile.enable": False, "model.converters": [], "activation_checkpoint.mode": "none"}
     found |= {name.removeprefix("flag:"): text for name, text in seen.facts.items() if name in FLAGS}
     found |= {f"parallelism.{key}": mesh[name] for name, key in MESH_KEYS.items() if mesh[name] is not None}
