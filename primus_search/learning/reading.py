@@ -51,10 +51,11 @@ class LogReading:
 
     `model`: printed facts by their Megatron names. `settings`: what the run is set to, by the keys of `contract`, the
     framework whose contract reads them, None where printed as none. `device`: the accelerator's name as printed;
-    `device_bytes`: its memory. `step_s`: median of the steady iterations, in seconds; `steps` of them were used, and
-    `noise` is their relative spread (robust standard deviation over median). `peak_memory_bytes`: largest over the
-    ranks that print it. `vpp` is None both where it is not printed and where it is printed as None. `not_modelled`:
-    properties of the run that a projection does not reproduce.
+    `device_bytes`: its memory, bytes.
+    `step_s`: median of the steady iterations, in seconds; `steps` of them were used,
+    and `noise` is their relative spread (robust standard deviation over median). `peak_memory_bytes`: largest over
+    the ranks that print it. `vpp` is None both where it is not printed and where it is printed as None.
+    `not_modelled`: properties of the run that a projection does not reproduce.
     """
 
     source: str
