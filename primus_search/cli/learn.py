@@ -150,6 +150,7 @@ def next(
 
     from primus_search.cost.confidence.fit import FITS
     from primus_search.exploration.expected import RATE
+    from primus_search.exploration.own_runs import rates_of
     from primus_search.learning.hypotheses import FRAMEWORK_STACKS
     from primus_search.learning.next_runs import MOST_ROWS, next_runs
     from primus_search.values.candidates import joined
@@ -163,12 +164,14 @@ def next(
     ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
     surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
     ranks = (surely or ranks)[:MOST_ROWS]
+    table, learned = joined([saved.candidate(rank) for rank in ranks]), _known(runs, cluster.cluster.stack)
     advice = next_runs(
         saved.space.job_on(cluster),
-        joined([saved.candidate(rank) for rank in ranks]),
+        table,
         np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
-        _known(runs, cluster.cluster.stack),
+        learned,
         framework=framework,
+        known=rates_of(saved.evaluator(cluster), table, learned),
         count=count,
         budget_gpu_hours=budget or math.inf,
         seed=seed,

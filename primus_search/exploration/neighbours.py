@@ -27,6 +27,7 @@ from primus_search.values.knobs import KNOB, KNOBS, Kind
 
 if TYPE_CHECKING:
     from primus_search.exploration.own_runs import OwnRuns
+    from primus_search.values.measured_run import MeasuredRun
 
 Values = Mapping[str, AxisValue]
 """One configuration: every axis with its typed value."""
@@ -239,7 +240,22 @@ class Evaluator:
         from primus_search.declare.record_table import own_runs_of  # imports take 1 % of a first ranking
         from primus_search.exploration.own_runs import OwnRuns
 
-        return OwnRuns.of(self.projector, own_runs_of(self.projector.job.stack))
+        return OwnRuns.of(self.projector, own_runs_of(self.projector.job.stack), self.configured)
+
+    def configured(self, run: "MeasuredRun") -> Candidates:
+        """The configuration of a run: what its log does not print is as assumed where the space has that, otherwise of
+        the first legal row of what the space has instead; as assumed where there is none."""
+        values, free = values_of(run.candidates), [text.partition(" = ")[0] for text in run.assumed]
+        lent = {name: self.space.axis(name).values for name in free if name in AXES}
+        lent = {name: offered for name, offered in lent.items() if values[name] not in offered}
+        if not lent:
+            return run.candidates
+        if "vpp" in lent:  # chunks decide the schedule
+            lent["schedule"] = self.space.axis("schedule").values
+        axes = tuple(Axis(name=name, values=lent.get(name, (values[name],))) for name in AXES)
+        enumerator = Enumerator(replace(self.space, axes=axes, clusters=(self.choice,)))
+        legal = enumerator.chunk(0, enumerator.size).candidates
+        return legal.take(np.arange(1)) if len(legal) else run.candidates
 
     def own_rates(self, c: Candidates, projection: Projection) -> Mapping[int, float]:
         """Measured tokens/s/GPU of the rows that were run."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from primus_search.learning.log_table import GIB
+from primus_search.base.units import GIB
 from primus_search.learning.reading import Assumption, LogReading
 from primus_search.learning.transcript import Transcript
 

@@ -88,6 +88,11 @@ def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) 
     return replace(started, **own, not_modelled=(*started.not_modelled, *reading.not_modelled))
 
 
+UNPRINTED = {"torchtitan": {"activation_checkpoint.mode": "none"}}
+"""Settings by contract that stand for an axis which no line of a log is about, where the default needs more settings of
+the job file to be read."""
+
+
 def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict[str, Assumption]]:
     """What a log's run was started as, read from its printed settings by its contract, and every assumption.
 
@@ -100,7 +105,8 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
     gpus = printed_count(reading, "gpus") or printed_count(reading, "tp", 1) * printed_count(
         reading, "pp", 1
     ) * printed_count(reading, "cp", 1)
-    started = experiments.of_settings(Path(reading.source), framework, given, gpus, model, is_whole=False)
+    whole = {**UNPRINTED.get(reading.contract, {}), **given}
+    started = experiments.of_settings(Path(reading.source), framework, whole, gpus, model, is_whole=False)
     row = dict(started.row) | {"vpp": 1 if started.row["pp"] == 1 else started.row["vpp"]}
     assumed = dict(reading.assumed)
     if not is_whole:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
-from primus_search.exploration.own_runs import own_rates
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
 from primus_search.learning.posterior import Lines, PlacedRows, Posterior, Reference
@@ -140,7 +139,7 @@ def next_runs(
     runs: Sequence[MeasuredRun],
     *,
     framework: str | None = None,
-    known: Mapping[int, float] | None = None,
+    known: Mapping[int, float],
     count: int = 3,
     budget_gpu_hours: float = np.inf,
     seed: int = 0,
@@ -156,7 +155,6 @@ def next_runs(
     posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
     every = [Reference(job=job, table=table)]
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], every)
-    known = known if known is not None else own_rates(job, table, runs)
     rates = sampled_rates(posterior, lines, seed, known, mixtures.rows_of(every))
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
     return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

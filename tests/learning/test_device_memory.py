@@ -15,8 +15,8 @@ STEP = "[20260101 10:00:31][rank-1/16][INFO ] step:  {}  loss: 12.2  memory: 140
 TITAN = """\
 [rank0]:[titan] 2026-01-02 20:23:02,470 - root - INFO - CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory
 [rank0]:[titan] 2026-01-02 20:23:02,471 - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]
-{}[rank0]:[titan] 2026-01-02 20:23:48,470 - root - INFO - step:  1  loss: 12.0  memory: 40.10GiB(50.70%)  tps: 310
-[rank0]:[titan] 2026-01-02 20:24:06,144 - root - INFO - step: 10  loss: 11.1  memory: 61.40GiB(77.62%)  tps: 9,100
+{}[rank0]:[titan] 2026-01-02 20:23:48,470 - root - INFO - step:  1  memory: 40.10GiB(50.70%)  tps: 310  tflops: 3.79
+[rank0]:[titan] 2026-01-02 20:24:06,144 - root - INFO - step: 10  memory: 61.40GiB(77.62%)  tps: 9,100  tflops: 158.00
 """
 SAMPLES = (
     "[rank0]:[titan] 2026-01-02 20:23:03,000 - root - INFO - "
