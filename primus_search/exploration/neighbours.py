@@ -246,14 +246,15 @@ class Evaluator:
         """The configuration of a run: what its log does not print is as assumed where the space has that, otherwise of
         the first legal row of what the space has instead; as assumed where there is none."""
         values, free = values_of(run.candidates), [text.partition(" = ")[0] for text in run.assumed]
-        lent = {name: self.space.axis(name).values for name in free if name in AXES}
+        own = {axis.name: axis.values for axis in self.choice.axes}
+        lent = {name: own[name] for name in free if name in own}
         lent = {name: offered for name, offered in lent.items() if values[name] not in offered}
         if not lent:
             return run.candidates
         if "vpp" in lent:  # chunks decide the schedule
-            lent["schedule"] = self.space.axis("schedule").values
+            lent["schedule"] = own["schedule"]
         axes = tuple(Axis(name=name, values=lent.get(name, (values[name],))) for name in AXES)
-        enumerator = Enumerator(replace(self.space, axes=axes, clusters=(self.choice,)))
+        enumerator = Enumerator(replace(self.space, clusters=(replace(self.choice, axes=axes),)))
         legal = enumerator.chunk(0, enumerator.size).candidates
         return legal.take(np.arange(1)) if len(legal) else run.candidates
 
