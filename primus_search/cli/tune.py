@@ -59,6 +59,7 @@ def tune(
 def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
     """The search whose rows are tried: the one of the folder where it finished, else a new one."""
     from primus_search.declare import load_space
+    from primus_search.exploration import Options
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.learning.tuning import SEARCH
     from primus_search.session.complete_search import search
@@ -66,7 +67,7 @@ def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
     folder = out / SEARCH
     if not (folder / "run.json").is_file():
         loaded = load_space(space, overrides=[*overrides, '--bench benchmark.device="off"'])
-        found = search(loaded, out=folder, is_last_run=False)
+        found = search(loaded, Options(is_last_run=False), out=folder)
         if found.interrupted_by:
             raise Interrupted(found.interrupted_by)
     return SavedRun.open(folder)

@@ -53,6 +53,7 @@ class Options:
     ray_address  of a running cluster, or "" for a private one
     keep         rows written of each ranking   resume   continue what the run folder's journal holds
     force        replace the run of another question in the folder
+    is_last_run  whether commands without a run folder are about this one from now on
     inputs       texts that the space was loaded from, where they are known (`files.search_path.load_recorded`)
     """
 
@@ -64,6 +65,7 @@ class Options:
     force: bool = False
     folder: RunFolder | None = None
     inputs: Snapshot | None = None
+    is_last_run: bool = True
     progress: Progress = field(default=silent)
 
 

@@ -28,8 +28,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "len": len, "int": int, "bool": bool, "max": max, "min": min, "any": any, "all": all, "product": math.prod,
     "is_list": lambda value: isinstance(value, list), "is_int": lambda value: type(value) is int,
 }  # fmt: skip
-_TYPE = re.compile(r"\b([\w.]+) is (not )?(list|int)\b(?!\()")
-_TEXT = re.compile(r"\{([^{}]+)\}")
+_TYPE = re.compile(r"(?<![\w.])([\w.]{1,80}+) is (not )?(list|int)\b(?!\()")
+_TEXT = re.compile(r"\{([^{}]{1,200})\}")
 
 
 @lru_cache(maxsize=4096)

@@ -37,7 +37,6 @@ def search(
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
     on_result: Callable[[SearchResult], None] | None = None,
     on_written: Callable[[Path], None] | None = None,
-    is_last_run: bool = True,
 ) -> SearchResult:
     """The best candidates of a space on each of its clusters, re-validated as the space's `benchmark` says.
 
@@ -49,7 +48,6 @@ def search(
     progress        opens a callback for the state of the search; closed before re-validation
     on_result       called with the result before the run folder is written, which its failure does not prevent
     on_written      called with the run folder once it is complete
-    is_last_run     whether commands without a run folder are about this one from now on
 
     Raises InputError when no candidate is legal or the baseline cannot be read, NothingFits when none fits.
     """
@@ -82,7 +80,7 @@ def search(
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(SavedRun.of(result, folder.path))
-                if is_last_run:
+                if options.is_last_run:
                     remember(folder.path)
                 if on_written is not None:
                     on_written(folder.path)

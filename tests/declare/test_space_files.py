@@ -221,7 +221,8 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
         "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "
         f"known: {', '.join(names(FileKind.MODEL))}",
         "s.yaml:3 @ $.hardware: unknown hardware file 'mi355'; did you mean 'mi355x'? - "
-        f"known: {', '.join(names(FileKind.HARDWARE))}",
+        f"known: {', '.join(names(FileKind.HARDWARE))}; for another device write a file that extends the nearest of "
+        "these: docs/own_hardware.md",
         "s.yaml:4 @ $.nodes: must be at least 1, got 0",
         "s.yaml:5 @ $.workload.seq_length: expected a whole number, got '8192'",
         "s.yaml:5 @ $.workload.global_batch_size: expected a whole number, got 1024.5",

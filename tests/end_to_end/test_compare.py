@@ -65,6 +65,7 @@ def test_what_moved_the_number_is_named(
 def test_a_run_whose_inputs_are_gone_is_compared_by_what_it_recorded(run_of: Maker, usual: SavedRun) -> None:
     gone = run_of(space=AXES | {"fp8": "none"})
     Path(str(gone.facts["source"])).unlink()
+    (gone.path / "resolved.json").unlink()
     found = compare(usual, gone)
     assert found.unexplained and not found.moved
     assert found.figures["tokens_per_s_per_gpu"][1] == gone.ranking[0]["tokens_per_s_per_gpu"]

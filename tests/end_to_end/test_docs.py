@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,9 @@ def examples(page: Path) -> Iterator[Example]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A current folder with the repository's data, as a user in a checkout has it."""
-    for name in ("spaces", "hardware", "sweeps", "tests"):
+    for name in ("spaces", "sweeps", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "hardware", tmp_path / "hardware")  # examples write into it
     before = Path.cwd()
     os.chdir(tmp_path)
     yield tmp_path

@@ -91,7 +91,7 @@ def test_a_range_that_memory_does_not_hold_is_named_and_the_rest_answered(
         monkeypatch.setattr(Funnel, "evaluate", evaluate)
         result = run_search(space, Options(workers=workers, keep=10))
     assert re.match(rf"task {FATAL} \(candidates \d+\.\.\d+\) .*memory", result.notes[0])
-    assert not result.exact and not result.is_complete and 0 < result.legal < whole.legal
+    assert not result.exact and not result.is_complete and 0 < result.looked_at < whole.looked_at
 
 
 class _FullStore:

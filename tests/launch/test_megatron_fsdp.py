@@ -96,8 +96,8 @@ def test_settings_of_a_file_mean_one_sharding(settings: dict[str, object], shard
     ("said", "is_told"),
     [("2", True), ("2 --outer-dp-sharding-strategy optim", False), ("", False)],
 )
-def test_an_optimizer_replicated_across_groups_is_told(said: str, is_told: bool, tmp_path: Path) -> None:
-    """HSDP is priced with the optimizer sharded across its groups; Megatron's default keeps one in each."""
+def test_an_optimizer_replicated_across_groups_is_priced(said: str, is_told: bool, tmp_path: Path) -> None:
+    """Megatron's default keeps an optimizer in each group of HSDP; a setting shards it across them."""
     instances = f"--num-distributed-optimizer-instances {said}" if said else ""
     path = tmp_path / "run.sh"
     path.write_text(
@@ -106,7 +106,7 @@ def test_an_optimizer_replicated_across_groups_is_told(said: str, is_told: bool,
         f"--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params {instances}\n"
     )
     found = read_experiment(path, 16)
-    assert any("outer_dp_sharding_strategy" in note for note in found.not_modelled) == is_told
+    assert (found.numbers.get("shards_optimizer_across") is False) == is_told
 
 
 def test_a_log_tells_sharding_and_offloading(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) ->
     (row,) = [i for i, one in enumerate(ranking.time_evidence) if one == "run"]
     found = ranking.row(row)
     assert (found["tp"], found["pp"], found["micro_batch_size"]) == (2, 2, 1)
-    assert found["tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / 16 / STEP_S, rel=0.01)
+    assert found["expected_tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / 16 / STEP_S, rel=0.01)
     assert found["tokens_per_s_per_gpu_high"] < 1.05 * found["tokens_per_s_per_gpu"]
     assert all(np.diff(ranking.projection.step.total) >= 0.0)
     assert any("1 row run before (mine.runs.parquet)" in note for note in result.notes)

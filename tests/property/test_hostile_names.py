@@ -275,7 +275,7 @@ def hostile_night(name: str) -> Night:
     failed = {"before": name, "after": name, "move": 1.0, "limit": 0.0, "passed": False, "note": name}
     versions = dict.fromkeys(("primus-search", "python", "numpy"), "1")
     empty = {"entries": {}, "inputs": {}, "code": {}, "data": {}}
-    state = BaselineState(**empty, accuracy=None, speed=0.0, runs_sha256="", versions=versions, commit=name)
+    state = BaselineState(**empty, accuracy=None, work=1, runs_sha256="", versions=versions, commit=name)
     place = {"source": Path("x"), "baseline": Path("x")}
     return Night(
         sweep=NightlySweep(name=name, **place, tolerances=Tolerances(), entries={}),

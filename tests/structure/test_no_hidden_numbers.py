@@ -12,6 +12,8 @@ NAMED = {
     "ENOUGH": "what coverage calls covered",
     "FIT_THRESHOLD": "what the verdict calls a fit",
     "TIE": "noise between identical runs",
+    "RUN_NOISE": "half of it",
+    "(MODEL_ERROR, MOE_FACTOR)": "error of one configuration and how much larger it is with experts",
     "UNKNOWN": "error band of a regime without runs",
     "UNKNOWN_MEMORY": "error band of peaks of software without runs",
     "WHOLE_LOGITS": "probability of a loss on whole logits in software that no stack file describes",

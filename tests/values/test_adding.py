@@ -89,7 +89,7 @@ from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.analysis.labels import short
-from primus_search.learning.logged_run import read_job
+from primus_search.learning.logged_job import read_job
 from primus_search.space import Enumerator
 
 folder = Path(sys.argv[1])
@@ -166,7 +166,8 @@ OF_EFFECT = """
 import dataclasses, json
 from primus_search.values.candidates import Candidates
 from primus_search.cost.project import project
-from primus_search.declare import load_cluster, load_model
+from primus_search.files.hardware_files import load_cluster
+from primus_search.models.model_files import load_model
 from primus_search.values.workload import Workload
 
 p = project(load_model("llama3.1_8b"), load_cluster("mi300x", 1), Workload(seq_length=4096, global_batch_size=8),
