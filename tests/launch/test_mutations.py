@@ -34,7 +34,8 @@ def what_is_read(path: Path) -> Any:
     except InputError as error:
         return str(error)
     sizes = (found.seq_length, found.global_batch_size, found.world)
-    return dict(found.row), sizes, found.model, found.variant, found.not_modelled, list(map(str, found.model_problems))
+    parts = (sizes, found.model, found.variant, found.not_modelled, found.numbers)
+    return dict(found.row), parts, list(map(str, found.model_problems))
 
 
 def leaves(data: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, Any]]:

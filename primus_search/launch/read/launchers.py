@@ -168,7 +168,7 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
     return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
-_ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
+_ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
 def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
