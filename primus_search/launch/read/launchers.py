@@ -380,7 +380,7 @@ def _number(formula: str, known: Settings) -> int | None:
     total = 0.0
     for product in re.split(r" \+ | (?=- )", text):
         term, sign = -1.0 if product.startswith("- ") else 1.0, "*"
-        for part in re.split(r"\s*([*/])\s*", product.removeprefix("- ").strip()):
+        for part in re.split(r"\s{0,9}([*/])\s{0,9}", product.removeprefix("- ").strip()):
             if part in ("*", "/"):
                 sign = part
                 continue
@@ -433,7 +433,7 @@ def _word(axis: str, value: Any) -> Any:
 
 # --- the model --------------------------------------------------------------------------------------------------------
 
-_KIND = re.compile(r"(?:[-_](?:instruct|base|chat|hf|it|bf16|fp8|nvfp4|thinking|config|\d{4}|v\d(?:\.\d)?))+$")
+_KIND = re.compile(r"(?:[-_](?:instruct|base|chat|hf|it|bf16|fp8|nvfp4|thinking|config|\d{4}|v\d(?:\.\d)?)){1,6}$")
 """Ends of a model's name that leave its sizes as they are."""
 
 
