@@ -137,5 +137,6 @@ def torchtitan() -> None:
     if "torchtitan" in sys.modules:
         return
     package = types.ModuleType("torchtitan")
+    package.__spec__ = importlib.util.find_spec("torchtitan")
     package.__path__ = [str(importlib.metadata.distribution("torchtitan").locate_file("torchtitan"))]
     sys.modules["torchtitan"] = package

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from primus_search.cli import app
 from primus_search.declare import load_space
+from primus_search.exploration import Options
 from primus_search.session.complete_search import search
 
 SPACE = {
@@ -24,7 +25,7 @@ def test_explain_names_its_folder_and_takes_no_inner_search(tmp_path: Path, monk
     Path("space.yaml").write_text(yaml.safe_dump(SPACE))
     space = load_space("space.yaml")
     search(space, out="first")
-    search(space, out=Path("study") / "search", is_last_run=False)
+    search(space, Options(is_last_run=False), out=Path("study") / "search")
     shown = CliRunner().invoke(app, ["pareto", "--json"])
     assert shown.exit_code == 0, shown.exception
     assert f"run folder: first{os.linesep}" in shown.stderr

@@ -44,7 +44,7 @@ def test_files_are_drawn_alike_and_their_keys_are_of_the_release() -> None:
     assert {key for part in ("often", "seldom") for key in random_files.DRAWN["torchtitan"][part]} <= titan.keys()
 
 
-SHARES = {"megatron@core_0.20": (150, 30), "primus": (60, 12), "torchtitan@0.2.2": (40, 12)}
+SHARES = {"megatron@core_0.20": (150, 30), "primus": (60, 12), "torchtitan@0.2.2": (40, 8)}
 """Jobs that are judged, and places that refuse some of them, at least."""
 
 
