@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.base.guards.files import table_beside
-from primus_search.exploration.ranking_table import USUAL_SCHEDULES
 from primus_search.schedule import algorithm
 from primus_search.values.knobs import KNOBS
-from primus_search.values.knobs.values import PARALLEL
+from primus_search.values.knobs.values import PARALLEL, USUAL_SCHEDULES
 
 Row = Mapping[str, Any]
 WORDS: Mapping[str, Mapping[str, str]] = table_beside(__file__)

@@ -150,7 +150,7 @@ def next(
 
     from primus_search.cost.confidence.fit import FITS
     from primus_search.exploration.expected import RATE
-    from primus_search.exploration.own_runs import rates_of
+    from primus_search.exploration.own_rows import rates_of
     from primus_search.learning.hypotheses import FRAMEWORK_STACKS
     from primus_search.learning.next_runs import MOST_ROWS, next_runs
     from primus_search.values.candidates import joined

@@ -1,5 +1,6 @@
 """Runs of a site that a search did not rank become rows of its ranking, and every one of them is listed."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,10 +8,12 @@ import numpy as np
 
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator
+from primus_search.exploration.own_runs import OwnRuns
 from primus_search.exploration.rank import frontier_after
 from primus_search.exploration.ranking_table import RUN, RankingTable
 from primus_search.exploration.result import SearchResult, is_on
-from primus_search.values.candidates import joined
+from primus_search.values.candidates import Candidates, joined
+from primus_search.values.measured_run import MeasuredRun
 
 
 def with_own_runs(result: SearchResult) -> SearchResult:
@@ -39,6 +42,12 @@ def with_rows_that_ran(table: RankingTable, evaluator: Evaluator) -> RankingTabl
     numbers = np.arange(first, first - len(others), -1, dtype=np.int64)
     whole = table.plus(RankingTable.of(evaluator, numbers, joined(others)))
     return whole.take(whole.order)
+
+
+def rates_of(evaluator: Evaluator, table: Candidates, runs: Sequence[MeasuredRun]) -> dict[int, float]:
+    """Measured tokens/s/GPU of the rows of a table that some runs are of."""
+    own = OwnRuns.of(evaluator.projector, runs, evaluator.configured)
+    return own.rates(table, evaluator.projector.project(table))
 
 
 def _notes(result: SearchResult) -> list[str]:

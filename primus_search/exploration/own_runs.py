@@ -24,11 +24,10 @@ from primus_search.cost.confidence.uncertainty import RUN_NOISE, configuration_e
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.exploration.expected import expected_shares
-from primus_search.exploration.neighbours import Evaluator
-from primus_search.exploration.ranking_table import USUAL_SCHEDULES
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, StateFormat
+from primus_search.values.knobs.values import USUAL_SCHEDULES
 from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.measured_run import MeasuredRun
 
@@ -140,12 +139,6 @@ class OwnRuns:
         """Correlation of what configurations have of their own with that of every run: (rows, runs)."""
         apart = (log_rates[:, None] - np.log(self._projected.tokens_per_s_per_gpu)) / self._error
         return likeness(places, places_of(self.projector.job, self._table)) * np.exp(-0.5 * apart**2)
-
-
-def rates_of(evaluator: Evaluator, table: Candidates, runs: Sequence[MeasuredRun]) -> dict[int, float]:
-    """Measured tokens/s/GPU of the rows of a table that some runs are of."""
-    own = OwnRuns.of(evaluator.projector, runs, evaluator.configured)
-    return own.rates(table, evaluator.projector.project(table))
 
 
 def _is_same_job(run: MeasuredRun, job: Job) -> bool:

@@ -34,6 +34,7 @@ from primus_search.space import ClusterChoice
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOBS, Fp8, Kind
+from primus_search.values.knobs.values import USUAL_SCHEDULES
 
 PROJECTED, TRACED, MEASURED, RUN = "projected", "traced", "measured", "run"
 """What a figure stands on: formulas, torch modules without memory, the same modules on a device, or a training run."""
@@ -299,8 +300,6 @@ _COUNTED = tuple(
     and knob.name not in ("micro_batch_size", "vpp", "sharding", "sequence_parallel")
 )
 """Knobs that count as switches: what has to be set beside the split of the job, and can go wrong."""
-USUAL_SCHEDULES = ("1f1b", "interleaved")
-"""Schedules that every framework has."""
 
 
 def switches_of(rows: Candidates) -> Ints:

@@ -159,5 +159,8 @@ class StateFormat(IntEnum):
     FP32_ALL = 5
 
 
+USUAL_SCHEDULES = ("1f1b", "interleaved")
+"""Schedules that every framework has."""
+
 PARALLEL = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
 """What the degrees split, as the field and its logs name it: `tensor_parallelism`, `tensor_model_parallel_size`."""
