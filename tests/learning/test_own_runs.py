@@ -19,7 +19,7 @@ from primus_search.values.candidates import COLUMN_NAMES
 from tests.learning.test_learn_command import megatron_log, written
 from tests.support.written_logs import STEP_S
 
-SHARED = Path(__file__).parents[4] / "shared" / "logs"
+SHARED = Path(__file__).parents[3] / "shared" / "logs"
 RATE = 64 * 4096 / 16 / STEP_S
 """Tokens/s/GPU of the written logs."""
 QWEN3_14B = {

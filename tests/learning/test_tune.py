@@ -133,7 +133,7 @@ def test_kills_after_random_events_change_nothing(run: Path, tmp_path: Path, par
         event = rng.choice(list(EVENTS))
         before = written(tmp_path / "cut", event)
         words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]
-        loop = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+        loop = subprocess.Popen(words, cwd=Path(__file__).parents[2])
         while loop.poll() is None and written(tmp_path / "cut", event) == before:
             time.sleep(0.01)
         loop.kill()
@@ -160,7 +160,7 @@ def test_trials_run_together_and_an_interrupt_leaves_none_running(run: Path, tmp
     found = looped(run, tmp_path / "both", trials=3, parallel=2)
     assert len({one.rank for one in found.outcomes}) == 3
     words = [sys.executable, "-c", UNTIL_INTERRUPTED, str(run), str(tmp_path / "cut")]
-    loop = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+    loop = subprocess.Popen(words, cwd=Path(__file__).parents[2])
     while loop.poll() is None and len(list((tmp_path / "cut").glob(f"{TRIALS}/*/{PROCESS}"))) < 2:
         time.sleep(0.05)
     loop.send_signal(signal.SIGINT)
