@@ -6,7 +6,13 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
-from primus_search.cost.laws.optimizer import host_update_s, newton_schulz_s, optimizer_s
+from primus_search.cost.laws.optimizer import (
+    IS_ORTHOGONAL,
+    MATRIX_MOMENTS,
+    host_update_s,
+    newton_schulz_s,
+    optimizer_s,
+)
 from primus_search.cost.memo import alike, in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
 from primus_search.cost.memory.share import Share
@@ -39,13 +45,13 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
     hosted = c.optimizer_offload / 100.0
-    moments = np.where(c.optimizer == Optimizer.ADAM, 2.0, 1.0)
+    moments = MATRIX_MOMENTS[c.optimizer]
     update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, moments)
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * (1.0 - hosted) * measured.optimizer_s_per_param
     if hosted.any():
         update_s = update_s + host_update_s(cluster.network, owned * hosted)
-    if np.any(c.optimizer >= Optimizer.MUON):
+    if np.any(IS_ORTHOGONAL[c.optimizer]):
         update_s = update_s + muon_s(job, c, dense, expert)
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
@@ -76,7 +82,7 @@ def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:
     gathered = [(dense, replicas, c.tp), (expert, d.edp, c.etp * c.ep)]
     gather_s = in_order(all_gather_s(network, BF16_BYTES * n, Group(ranks, stride)) for n, ranks, stride in gathered)
     gather_s = gather_s / job.stack.efficiencies.network_efficiency * (c.optimizer == Optimizer.DIST_MUON)
-    return np.where(c.optimizer >= Optimizer.MUON, np.maximum(shared_s, least_s) + gather_s, 0.0)
+    return np.where(IS_ORTHOGONAL[c.optimizer], np.maximum(shared_s, least_s) + gather_s, 0.0)
 
 
 def _on_busiest(model: Model, c: Candidates, of_kind: Floats) -> Floats:

@@ -74,7 +74,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     if stack is not None:
         data["stack"] = stack
     checks = experiment.written
-    problems = refused(experiment.framework.launcher, checks, begun.world) if checks else []
+    problems = refused(experiment.framework.name, checks, begun.world) if checks else []
     if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])

@@ -124,18 +124,21 @@ def rows(release: Release) -> tuple[Row, ...]:
 
 
 def release_of(name: str, given: Settings) -> Release:
-    """The newest release of a contract that knows most of the arguments of a file."""
-    return min(RELEASES[name], key=lambda one: sum(key not in arguments(one.arguments) for key in given))
+    """The release that a contract names (`megatron@core_0.16`), else the newest that knows most flags of a file."""
+    named_one = [one for one in RELEASES[name.partition("@")[0]] if one.arguments == name]
+    of_contract = named_one or RELEASES[name.partition("@")[0]]
+    return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
 
 
 def refused(name: str, given: Settings, world: int, *, device: int = DEVICE) -> list[Refusal]:
     """What a framework refuses of a job on `world` GPUs; empty where it starts, and for a framework without rows.
 
+    name    of a contract, with or without its release
     given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
             of the job's environment, and rows that read one that is not given are left out
     device  compute capability of NVIDIA's devices
     """
-    if name not in RELEASES:
+    if name.partition("@")[0] not in RELEASES:
         return []
     release = release_of(name, given)
     settings, problems = resolved_start(release, given, world, device)

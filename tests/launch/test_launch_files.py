@@ -295,7 +295,7 @@ def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
 
 def written(space: Space, name: str, count: int, folder: Path) -> list[Path]:
     """The main files of random legal candidates of a space, each in a folder with what lies beside it."""
-    main = Path(MAIN_FILE[space.framework.name])
+    main = Path(MAIN_FILE[space.framework.launcher])
     made = []
     for number, job in enumerate(jobs(space, count)):
         path = folder / f"{name}-{number}" / main.name
@@ -316,6 +316,14 @@ def refused(judge: str, files: list[Path]) -> list[Mapping[str, object]]:
 JUDGED = [
     pytest.param(judge, framework, marks=needs(judge)) for framework, judges in JUDGES.items() for judge in judges
 ]
+
+
+def contract_of(judge: str) -> str:
+    """The contract at the release of a judge, where it names that release; else the newest."""
+    name, _, release = judge.partition("@")
+    return judge if release in load_framework(name).releases else name
+
+
 Judged = Callable[[str], Mapping[str, Sequence[Mapping[str, object]]]]
 
 
@@ -323,24 +331,24 @@ Judged = Callable[[str], Mapping[str, Sequence[Mapping[str, object]]]]
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     """What a judge says of random candidates, by their space; all start once and together, as that takes seconds."""
 
-    def samples(framework: str) -> dict[str, list[Path]]:
+    def samples(contract: str) -> dict[str, list[Path]]:
         """Files of each space."""
-        folder = tmp_path_factory.mktemp(framework)
-        spaces = {name: shipped_space(name, framework) for name, on in SHIPPED.items() if framework in on}
-        spaces |= {name: own_space(name, framework) for name in OWN}
+        folder, framework = tmp_path_factory.mktemp(contract), contract.partition("@")[0]
+        spaces = {name: shipped_space(name, contract) for name, on in SHIPPED.items() if framework in on}
+        spaces |= {name: own_space(name, contract) for name in OWN}
         files = {name: written(space, name, FEW, folder) for name, space in spaces.items()}
         if framework == "torchtitan":
             return files
-        files["rings"] = written(rings_of_groups(framework), "rings", FEW, folder)
+        files["rings"] = written(rings_of_groups(contract), "rings", FEW, folder)
         for model in (model for model, on in MIXED_CASES if on == framework and (model, on) != PATCHED):
-            files[model] = written(mixed_space(model, framework), model, 2 * FEW, folder)
+            files[model] = written(mixed_space(model, contract), model, 2 * FEW, folder)
         return files
 
     @cache
     def answers() -> dict[str, dict[str, list[dict[str, object]]]]:
-        there = {name: [one for one in judges if required(one) is not None] for name, judges in JUDGES.items()}
-        files = {framework: samples(framework) for framework, judges in there.items() if judges}
-        cases = [(judge, files[name]) for name, judges in there.items() for judge in judges]
+        there = {one: contract_of(one) for judges in JUDGES.values() for one in judges if required(one) is not None}
+        files = {contract: samples(contract) for contract in set(there.values())}
+        cases = [(judge, files[contract]) for judge, contract in there.items()]
         told = verdicts_of([(judge, [*chain(*parts.values())]) for judge, parts in cases])
         found: dict[str, dict[str, list[dict[str, object]]]] = {}
         for (judge, parts), rows in zip(cases, told, strict=True):
@@ -379,7 +387,8 @@ def test_frameworks_accept_models_of_mixed_layers(model: str, framework: str, ju
 def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str, tmp_path: Path) -> None:
     if framework not in SHIPPED.get(name, JUDGES):
         pytest.skip(f"{framework} cannot start the model of {name} there")
-    space = own_space(name, framework) if name in OWN else shipped_space(name, framework)
+    contract = contract_of(judge)
+    space = own_space(name, contract) if name in OWN else shipped_space(name, contract)
     assert refused(judge, written(space, name, MANY, tmp_path)) == []
 
 

@@ -4,16 +4,18 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from primus_search.cost.memory.parameters import embedding_state, layer_state, mtp_state
+from primus_search.cost.memory.parameters import ModelState, embedding_state, layer_state, mtp_state, state
 from primus_search.cost.memory.share import Share
 from primus_search.declare import make_space
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
+from primus_search.values.candidates import Optimizer, Sharding
 from tests.support.judge.checkouts import needs
 from tests.support.launched import ROOT, jobs
 
@@ -33,14 +35,19 @@ Case = tuple[LaunchJob, dict[str, object]]
 Builds = dict[str, list[Case]]
 
 
-def counted(job: LaunchJob) -> list[float]:
-    """Parameters of each pipeline rank as memory counts them."""
+def counted(job: LaunchJob, part: str = "count", **knobs: int) -> list[float]:
+    """Parameters of each pipeline rank as memory counts them, or another part of their state, with knobs changed."""
     model, stack, c = job.model, job.cluster.stack, job.candidate
+    c = replace(c, **{name: np.array([code]) for name, code in knobs.items()})
     share = Share(model, job.workload, stack, c, job.cluster.world)
     pp, parts = job.row["pp"], job.stage_parts
-    layers = iter([float(layer_state(model, stack, kind, share).count[0]) for kind in model.layers])
-    embedding = float(embedding_state(model, stack, share).count[0])
-    last_kind = float(layer_state(model, stack, model.layers[-1], share).count[0])
+
+    def of(one: ModelState) -> float:
+        return float(getattr(one, part)[0])
+
+    layers = iter([of(layer_state(model, stack, kind, share)) for kind in model.layers])
+    embedding = of(embedding_state(model, stack, share))
+    last_kind = of(layer_state(model, stack, model.layers[-1], share))
     found = np.zeros(pp)
     for stage, letters in enumerate(parts):
         rank = stage % pp
@@ -50,10 +57,11 @@ def counted(job: LaunchJob) -> list[float]:
             elif letter == "E":
                 found[rank] += embedding
             elif letter == "m":
-                found[rank] += last_kind + float(mtp_state(model, stack, share).count[0])
+                found[rank] += last_kind + of(mtp_state(model, stack, share))
             elif letter == "L":
                 is_shared = model.is_tied and pp == 1
-                found[rank] += model.norm_params + (0 if is_shared else model.head_params / job.row["tp"])
+                ends = np.array([model.norm_params + (0 if is_shared else model.head_params / job.row["tp"])])
+                found[rank] += of(state(stack, share, ends, share.shards, is_linear=False))
         if "m" in letters and "E" not in letters:
             found[rank] += embedding  # its prediction layers embed their own input
     return found.tolist()
@@ -104,6 +112,17 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Builds:
 @pytest.mark.parametrize("model", MODELS)
 def test_megatron_builds_what_is_counted(model: str, sample: Builds) -> None:
     agree(sample[model], FEWER.get(model, FEW))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_megatron_has_the_matrices_whose_state_muon_halves(model: str, sample: Builds) -> None:
+    """A master of 4 bytes and one momentum of 4 for matrices, two for the rest; layers' norms count as matrices."""
+    for job, answer in sample[model]:
+        ranks = zip(answer["params"], answer["matrices"], strict=True)  # type: ignore[call-overload]
+        expected = [12.0 * total - 4.0 * matrices for total, matrices in ranks]
+        held = counted(job, "optimizer", optimizer=int(Optimizer.MUON), sharding=int(Sharding.NONE))
+        assert held == pytest.approx(expected, rel=0.002)
 
 
 @pytest.mark.full

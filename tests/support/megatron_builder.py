@@ -1,8 +1,8 @@
 """Parameters per pipeline rank of Megatron-Core from scripts: `python -m tests.support.megatron_builder FILE...`
 
 Process groups are fake (`torch.testing._internal.distributed.fake_pg`), weights are on the meta device; one JSON line a
-file: {"file", "params": [per pipeline rank], "why"}. Modules of Transformer Engine are replaced by Megatron's local
-ones, which hold the same parameters. Megatron is the release that Primus pins.
+file: {"file", "params": [per pipeline rank], "matrices": [those that Muon updates], "why"}. Modules of Transformer
+Engine are replaced by Megatron's local ones, which hold the same parameters. Megatron is the release that Primus pins.
 """
 
 import contextlib
@@ -73,8 +73,11 @@ def without_kernels() -> None:
     dot_product_attention.DotProductAttention.__init__ = attention
 
 
-def parameters(args: Any, arguments: Any, rank: int) -> int:
-    """Parameters of one global rank, all its virtual stages."""
+def parameters(args: Any, arguments: Any, rank: int) -> tuple[int, int]:
+    """Parameters of one global rank, all its virtual stages, and those of them that Muon updates.
+
+    Source of the latter: core/optimizer/layer_wise_optimizer.py is_managed_by_layer_wise_optimizer of core 0.20.
+    """
     import torch
     import torch.distributed as dist
     from megatron.core import parallel_state, tensor_parallel
@@ -102,7 +105,7 @@ def parameters(args: Any, arguments: Any, rank: int) -> int:
         with contextlib.suppress(Exception):
             tensor_parallel.model_parallel_cuda_manual_seed(1)
         config = arguments.core_transformer_config_from_args(args)
-        total = 0
+        total, matrices = 0, 0
         for stage in range(vpp or 1):
             where = {"vp_stage": stage if vpp else None}
             first = parallel_state.is_pipeline_first_stage(ignore_virtual=False, **where)
@@ -139,9 +142,14 @@ def parameters(args: Any, arguments: Any, rank: int) -> int:
                     **where,
                 )
             total += sum(parameter.numel() for parameter in model.parameters())
+            matrices += sum(
+                one.numel()
+                for one in model.parameters()
+                if one.dim() == 2 and not getattr(one, "is_embedding_or_output_parameter", False)
+            )
             # The router's bias that a rule updates is a buffer, which the cost model counts with the router.
             total += sum(one.numel() for name, one in model.named_buffers() if name.endswith("expert_bias"))
-        return total
+        return total, matrices
     finally:
         parallel_state.destroy_model_parallel()
         dist.destroy_process_group()
@@ -157,13 +165,15 @@ def main() -> None:
         torch.cuda.current_device = lambda: torch.device("meta")
         without_kernels()
     for file in files:
-        found: dict[str, Any] = {"file": file.name, "params": [], "why": ""}
+        found: dict[str, Any] = {"file": file.name, "params": [], "matrices": [], "why": ""}
         try:
             with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
                 args = parsed(arguments, file)
                 each = args.world_size // args.pipeline_model_parallel_size
                 for stage in range(args.pipeline_model_parallel_size):
-                    found["params"].append(parameters(args, arguments, stage * each))
+                    total, matrices = parameters(args, arguments, stage * each)
+                    found["params"].append(total)
+                    found["matrices"].append(matrices)
         except BaseException as error:
             refusal = Verdict.of(error)
             found["why"] = f"{refusal.why} {refusal.where}"

@@ -41,6 +41,14 @@ ORTHOGONAL_STEPS = 5
 """Newton-Schulz iterations of Muon: `muon_num_ns_steps` of Megatron-LM, `ns_steps` of torch.optim.Muon."""
 
 
+MATRIX_MOMENTS = np.array([2.0, 1.0, 1.0, 1.0, 2.0, 1.0])
+"""Moments per parameter of a matrix, by code of `Optimizer`; Megatron-Core optimizer/emerging_optimizers.py."""
+END_MOMENTS = np.array([2.0, 1.0, 2.0, 2.0, 2.0, 2.0])
+"""Moments of embedding, head and norms: Adam's where matrices have an optimizer of their own (`_is_muon_excluded`)."""
+IS_ORTHOGONAL = np.array([False, False, True, True, True, False])
+"""Whether an optimizer orthogonalises matrices, by code of `Optimizer`."""
+
+
 def newton_schulz_s(acc: Accelerator, rows: ArrayLike, columns: ArrayLike) -> Floats:
     """Seconds to orthogonalise one matrix, whole, on one device.
 

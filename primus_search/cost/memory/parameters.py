@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from primus_search.cost.laws.optimizer import END_MOMENTS, MATRIX_MOMENTS
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.values.candidates import Floats, Optimizer, Sharding
@@ -84,8 +85,8 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     """
     master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
-    has_one = (s.optimizer == Optimizer.SGD) | (is_linear & (s.optimizer >= Optimizer.MUON))
-    optimizer = master + np.where(has_one, 1.0, 2.0) * moment * s.kept_moments
+    moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
+    optimizer = master + moments * moment * s.kept_moments
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)

@@ -132,14 +132,17 @@ class DispatchBackend(IntEnum):
 class Optimizer(IntEnum):
     """What updates the weights.
 
-    SGD        one momentum                   MUON       one momentum per matrix, orthogonalised; ends and norms by Adam
-    DIST_MUON  Muon whose matrices are owned whole by one replica each (Megatron's layer-wise distributed optimizer)
+    SGD            one momentum             MUON  one momentum per matrix, orthogonalised; ends and norms by Adam
+    DIST_MUON      Muon whose matrices are owned whole by one replica each (Megatron's layer-wise distributed optimizer)
+    ADAPTIVE_MUON  Muon with a second moment        LION  one momentum per matrix; ends and norms by Adam
     """
 
     ADAM = 0
     SGD = 1
     MUON = 2
     DIST_MUON = 3
+    ADAPTIVE_MUON = 4
+    LION = 5
 
 
 class StateFormat(IntEnum):

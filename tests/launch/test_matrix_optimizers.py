@@ -1,0 +1,69 @@
+"""Jobs of today's Megatron whose matrices have an optimizer of their own: Muon, adaptive Muon, Lion."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.cost.project import Projector
+from primus_search.launch.experiment_space import space_of
+from primus_search.learning.started_experiment import start
+from primus_search.space import Enumerator
+from primus_search.values.job import Job
+
+KIMI_K2 = (
+    "torchrun --nproc_per_node 8 --nnodes 32 pretrain_gpt.py --num-layers 61 --hidden-size 7168 --ffn-hidden-size "
+    "18432 --num-attention-heads 64 --kv-channels 128 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 "
+    "--qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --normalization RMSNorm --swiglu "
+    "--disable-bias-linear --untie-embeddings-and-output-weights --position-embedding-type rope --qk-layernorm "
+    "--num-experts 384 "
+    "--moe-router-topk 8 --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048 "
+    "--moe-layer-freq '([0]*1+[1]*60)' --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+    "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --seq-length 4096 --max-position-embeddings 4096 "
+    "--vocab-size 163840 --micro-batch-size 1 --global-batch-size 2048 --bf16 --pipeline-model-parallel-size 8 "
+    "--expert-model-parallel-size 32 --expert-tensor-parallel-size 1 --decoder-first-pipeline-num-layers 8 "
+    "--decoder-last-pipeline-num-layers 5 --recompute-granularity full --recompute-method uniform "
+    "--recompute-num-layers 1 --overlap-grad-reduce "
+)
+MOMENTS = {
+    "muon --use-distributed-optimizer": 1,
+    "dist_muon": 1,
+    "lion --use-distributed-optimizer": 1,
+    "adaptive_muon --use-distributed-optimizer": 2,
+}
+"""Moments per parameter of a matrix: megatron/core/optimizer/emerging_optimizers.py of core 0.20."""
+
+
+def script(folder: Path, optimizer: str, more: str = "") -> Path:
+    path = folder / "kimi_k2.sh"
+    path.write_text(f"{KIMI_K2} --optimizer {optimizer} {more}")
+    return path
+
+
+@pytest.mark.parametrize("optimizer", MOMENTS)
+def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: str, tmp_path: Path) -> None:
+    """The first of 8 stages is the fullest: a dense layer, 7 with experts, 384 / 32 of them on one replica alone."""
+    space = space_of(start(script(tmp_path, optimizer), "h200", 0), [], None, "")
+    enumerator = Enumerator(space)
+    (row,) = [enumerator.chunk(0, enumerator.size).candidates]
+    job = Job(model=space.model, cluster=space.clusters[0].cluster, workload=space.workload, launcher="megatron")
+    experts = 7 * 12 * 3 * 7168 * 2048.0
+    attention = 7168 * 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 * 64 * 256 + 64 * 128 * 7168
+    dense = 8 * attention + 3 * 7168 * 18432 + 7 * (3 * 7168 * 2048 + 7168 * 384)
+    expected = (4 + 4 * MOMENTS[optimizer]) * (experts + dense / 32) + 12 * 7168 * 163840 / 32
+    assert Projector(job).memory(row).optimizer[0] == pytest.approx(expected, rel=0.001)
+
+
+def test_preconditioners_of_soap_are_named_with_what_they_cost(tmp_path: Path) -> None:
+    notes = start(script(tmp_path, "soap --use-distributed-optimizer"), "h200", 0).experiment.not_modelled
+    assert [note for note in notes if "more memory, slower: preconditioners of each matrix" in note]
+
+
+def test_fsdp_takes_no_optimizer_of_whole_matrices(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="muon does not go with FSDP"):
+        space_of(start(script(tmp_path, "muon --use-megatron-fsdp"), "h200", 0), [], None, "")
+
+
+def test_a_graph_of_the_whole_iteration_has_its_newer_name(tmp_path: Path) -> None:
+    begun = start(script(tmp_path, "adam", "--cuda-graph-impl full_iteration"), "b200", 0)
+    assert begun.experiment.row["cuda_graph"] == "full"
