@@ -4,11 +4,12 @@ Decided once, after ranking and re-validation; the terminal, report.html, the no
 stands in run.json (`exploration.answer_values`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from primus_search.analysis.choices import choices_of, faster_if_memory_saved
+from primus_search.analysis.goals import goal_words, other_clusters
 from primus_search.analysis.row_words import Row, in_words, number_format, precision_words
 from primus_search.cost.confidence.coverage import coverage
 from primus_search.cost.confidence.fit import FITS
@@ -48,6 +49,8 @@ def answer_of(result: SearchResult) -> Answer:
         counts=_counts(result),
         several=len(result.clusters),
         remarks=(*result.space.notes, *result.notes),
+        goal=goal_words(result),
+        others=other_clusters(result),
     )
 
 
@@ -60,12 +63,17 @@ def decide(
     counts: str,
     several: int,
     remarks: tuple[str, ...],
+    goal: tuple[str, ...] = (),
+    others: Mapping[int, str] | None = None,
 ) -> Answer:
-    """The answer of a ranking whose rows, over all of `several` clusters, are `rows`."""
+    """The answer of a ranking whose rows, over all of `several` clusters, are `rows`.
+
+    goal: how it meets the goal of the training; others: when to take rows of other clusters, by their places.
+    """
     first, choice = rows[0], ranking.choice
     cluster, device = choice.cluster, choice.cluster.accelerator
     evaluator = replace(evaluator, traced_shortfall_bytes=traced_shortfall_bytes(rows, choice))
-    choices = choices_of(rows, space.model.num_layers, faster_if_memory_saved(rows, evaluator))
+    choices = choices_of(rows, space.model.num_layers, faster_if_memory_saved(rows, evaluator), others or {})
     flops_per_s = first["mfu"] * device.bf16_peak_flops_per_s * first[RATE] / first["tokens_per_s_per_gpu"]
     word = number_format(first)
     best_of = f", the best of {several} clusters" if several > 1 else ""
@@ -90,6 +98,7 @@ def decide(
         remarks=remarks,
         choices=choices,
         counts=counts,
+        goal=goal,
     )
 
 
@@ -121,7 +130,9 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     parts = coverage(ranking.job, one, float(ranking.projection.memory.total[0]), load_ranges())
     gain = None if evidence in (MEASURED, RUN) else unmeasured_gain(evaluator.projector, one)
     supposed = supposed_band(ranking.choice.cluster, ranking.job.model)
-    if evidence == RUN:
+    if ancestor := ranking.job.accelerator.ancestor:
+        rests = f"a planned device that nobody measured, at the efficiencies of {ancestor} with a spread"
+    elif evidence == RUN:
         rests = "an own run of this very row"
     elif supposed is not None:
         rests = "software not named"

@@ -4,7 +4,7 @@ A choice is a different idea from those above it: another precision, less memory
 inside the noise of one run are one choice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from string import ascii_uppercase
@@ -28,6 +28,14 @@ LESS_MEMORY, SLOWEST = 0.9, 0.8
 share of its rate."""
 
 
+NO_OTHERS: Mapping[int, str] = {}
+
+
+def num_gpus(row: Row) -> int:
+    """Devices of the cluster that a row of a ranking is for."""
+    return int(row["dp"] * row["tp"] * row["pp"] * row["cp"])
+
+
 def _idea(row: Row) -> tuple[Any, ...]:
     """What choices are told apart by: rows of one split and precision are one; CPn x mbs n is as mbs 1."""
     per_rank = row["micro_batch_size"] / row["cp"]
@@ -35,8 +43,13 @@ def _idea(row: Row) -> tuple[Any, ...]:
     return (row["tp"], row["pp"], row["ep"], row["etp"], per_rank, number_format(row), row["recompute"], family)
 
 
-def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | None") -> tuple[Choice, ...]:
-    """The first row and at most four others, each of them another idea that FITS, or what saving memory would give."""
+def choices_of(
+    rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | None", others: Mapping[int, str] = NO_OTHERS
+) -> tuple[Choice, ...]:
+    """The first row and at most four others, each of them another idea that FITS, or what saving memory would give.
+
+    others: when to take the rows at these places, which are of other clusters.
+    """
     first = rows[0]
     mine = [
         place
@@ -48,6 +61,7 @@ def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | 
     found: dict[int, str] = {0: "default"}
     if first["memory_verdict"] != FITS and mine:
         found[max(mine, key=lambda place: rows[place][RATE])] = "A runs out of memory"
+    found |= others
     for when, is_one in _wanted(first):
         ideas = {_idea(rows[place]) for place in found}
         taken = {_split(rows[place]) for place in found} - {_split(first)}
@@ -59,9 +73,9 @@ def choices_of(rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | 
             found[place] = when(rows[place])
     if faster is not None and faster.gain > TIE:
         found[faster.rank - 1] = _when_faster(faster)
-    fewer = next((p for p, row in enumerate(rows) if row.get("nodes", 0) < first.get("nodes", 0)), None)
-    if fewer is not None:
-        found[fewer] = f"only {rows[fewer]['nodes']} nodes are free"
+    fewer = next((p for p, row in enumerate(rows) if num_gpus(row) < num_gpus(first)), None)
+    if fewer is not None and fewer not in found:
+        found[fewer] = f"only {num_gpus(rows[fewer]):,} GPUs are free"
     shown = sorted(list(found.items())[:MOST_CHOICES], key=lambda pair: (pair[0] != 0, -rows[pair[0]][RATE]))
     return tuple(
         Choice(
@@ -95,7 +109,7 @@ def _nearest(places: Sequence[int], rows: Sequence[Row]) -> int | None:
 
 def _what(row: Row, first: Row) -> str:
     if not is_on_cluster_of(row, first) and "nodes" in row:
-        return f"{row['nodes']} nodes, {difference_in_words(row, first)}"
+        return f"{num_gpus(row):,} {row.get('hardware', 'GPUs')}, {difference_in_words(row, first)}"
     return difference_in_words(row, first)
 
 

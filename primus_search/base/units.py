@@ -10,6 +10,8 @@ the field name and the base value. Decimal and binary prefixes are both legal, b
     ('nic_latency_s', 4e-06)
 """
 
+import math
+
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
 
@@ -68,3 +70,32 @@ def yaml_keys(field: str) -> list[str]:
         if field.endswith("_" + base) and not (base == "s" and field.endswith("_per_s"))
     ]
     return matches or [field]
+
+
+_AMOUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_DAYS = {"": 1.0, "h": 1.0 / HOURS_PER_DAY, "d": 1.0, "w": 7.0}
+
+
+def read_amount(given: float | str) -> float:
+    """A number, or one with a decimal prefix: 15T tokens, 30M dollars. Raises ValueError for anything else."""
+    return _scaled(
+        given, {key.lower(): value for key, value in _AMOUNTS.items()}, "a number such as 15T, 30M or 1.5e12"
+    )
+
+
+def read_days(given: float | str) -> float:
+    """Days of a number, or of a text with a unit: 60d, 8w, 36h. Raises ValueError for anything else."""
+    return _scaled(given, _DAYS, "a time such as 60d, 8w or 36h")
+
+
+def _scaled(given: float | str, units: dict[str, float], form: str) -> float:
+    text = str(given).strip().lower().replace(",", "").replace("_", "")
+    number = text.rstrip("abcdfghijklmnopqrstuvwxyz ")
+    factor = units.get(text[len(number) :].strip())
+    try:
+        value = float(number) * (factor or math.nan)
+    except ValueError:
+        value = math.nan
+    if isinstance(given, bool) or not math.isfinite(value) or value < 0.0:
+        raise ValueError(f"{given!r} is not {form}")
+    return value

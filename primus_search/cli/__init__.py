@@ -56,7 +56,10 @@ def overrides(command: str, given: Mapping[str, Any]) -> list[str]:
     found = []
     for name, value in given.items():
         row = option(command, name)
-        if "keys" in row and value not in (None, "", []):
+        if "keys" in row and value is not False and value not in (None, "", []):
+            if row.get("each"):
+                found += [f"{row['flags']} {key}.{one}" for key in row["keys"] for one in value]
+                continue
             text = ",".join(value) if isinstance(value, list) else str(value)
             text = row["form"].format(text) if "form" in row else f"[{text}]" if "," in text else text
             found += [f"{row['flags']} {key}={text}" for key in row["keys"]]

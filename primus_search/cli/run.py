@@ -24,7 +24,9 @@ def run(
     space: str, nodes: str = "", sets: list[str] | None = None, stack: str = "", engine: str = "auto",
     ray_address: str = "", workers: int = 0, method: str = "", framework: str = "", top: int | None = None,
     seed: int | None = None, numerics: str = "", min_fit: float | None = None, keep: int = 100_000, bench: str = "",
-    out: Path | None = None, resume: bool = False, force: bool = False, tokens: float = 0.0,
+    out: Path | None = None, resume: bool = False, force: bool = False, tokens: str = "", within: str = "",
+    budget: str = "", chance: float | None = None, objective: str = "", cheapest: bool = False,
+    price: list[str] | None = None, gpus: str = "",
     save_benchmark: Path | None = None, load_benchmark: Path | None = None, ignore: list[str] | None = None,
     baseline: Path | None = None, every_row: bool = False, verbose: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
@@ -48,7 +50,7 @@ def run(
     if resume and out is None:
         raise InputError([Problem("--resume", "needs the run folder to continue: add --out DIR")])
     folder = out or default_folder(loaded.name)
-    view = View(folder=str(folder), is_raw=every_row, is_verbose=verbose, token_budget=tokens)
+    view = View(folder=str(folder), is_raw=every_row, is_verbose=verbose)
     compile_kernels(loaded, partial(typer.echo, err=True))
     options = Options(
         engine=engine, workers=workers, ray_address=ray_address, keep=keep, resume=resume, force=force, inputs=inputs
@@ -60,19 +62,18 @@ def run(
         load_benchmark=load_benchmark,
         save_benchmark=save_benchmark,
         baseline=baseline,
-        token_budget=tokens,
         progress=partial(progress_bar, is_shown=not json),
-        on_result=partial(_print_json, token_budget=tokens) if json else partial(print_result, view=view),
+        on_result=_print_json if json else partial(print_result, view=view),
         on_written=None if sys.stdout.isatty() else lambda folder: typer.echo(f"run folder: {folder}", err=True),
     )
     if result.interrupted_by:
         raise Interrupted(result.interrupted_by)
 
 
-def _print_json(result: "SearchResult", token_budget: float) -> None:
+def _print_json(result: "SearchResult") -> None:
     from primus_search.exploration import summary
 
-    typer.echo(dumps(summary(result, token_budget=token_budget), indent=2))
+    typer.echo(dumps(summary(result), indent=2))
 
 
 def _loaded(space: str, overrides: list[str], resumed: Path | None) -> "tuple[Space, Snapshot | None]":
@@ -106,7 +107,9 @@ SPACE_FILE = "space.yaml"
 
 
 def ask(
-    model: str, hardware: str, nodes: str, seq: int, batch: int, framework: str = "", stack: str = "",
+    model: str, hardware: str, seq: int, batch: int, nodes: str = "", gpus: str = "", tokens: str = "",
+    within: str = "", budget: str = "", chance: float | None = None, objective: str = "", cheapest: bool = False,
+    price: list[str] | None = None, framework: str = "", stack: str = "",
     now: Path | None = None, log: list[Path] | None = None, sets: list[str] | None = None, out: Path | None = None,
     bench: str = "", force: bool = False, verbose: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
@@ -114,10 +117,24 @@ def ask(
     from primus_search.declare import make_space
     from primus_search.exploration import default_folder
 
-    data = _space_of(model, hardware, nodes, seq, batch) | {
+    if not (nodes or gpus):
+        raise InputError(
+            [Problem("ask", "say how large the cluster is: --nodes 32 or --gpus 256, several for a table")]
+        )
+    goal: dict[str, Any] = {
+        "tokens": tokens,
+        "within": within,
+        "budget": budget,
+        "chance": chance,
+        "objective": objective,
+        "cheapest": cheapest,
+        "price": price,
+    }
+    data = _space_of(model, hardware, {"nodes": nodes} if nodes else {"gpus": gpus}, seq, batch) | {
         key: value for key, value in (("framework", framework), ("stack", stack)) if value
     }
-    space = make_space(data, name="ask", overrides=sets or ())  # whatever is wrong is said before a file is written
+    given = [*(sets or []), *overrides("ask", goal)]
+    space = make_space(data, name="ask", overrides=given)  # whatever is wrong is said before a file is written
     folder = out or default_folder(space.name)
     learned = None
     if log:
@@ -129,6 +146,7 @@ def ask(
         path,
         stack=learned(folder.resolve()) if learned else "",
         sets=sets,
+        **goal,
         bench=bench,
         out=folder,
         baseline=now,
@@ -138,15 +156,19 @@ def ask(
     )
 
 
-def _space_of(model: str, hardware: str, nodes: str, seq: int, batch: int) -> dict[str, Any]:
+def _space_of(model: str, hardware: str, size: dict[str, str], seq: int, batch: int) -> dict[str, Any]:
     """The content of a space file; paths are absolute, for the file lies in the run folder."""
-    model, hardware = (str(Path(text).resolve()) if Path(text).is_file() else text for text in (model, hardware))
-    counts = [int(text) if text.strip().isdecimal() else text for text in nodes.split(",")]
+    model, *machines = (
+        str(Path(text).resolve()) if Path(text).is_file() else text.strip()
+        for text in (model, *([hardware] if Path(hardware).is_file() else hardware.split(",")))
+    )
+    (key, text), single = next(iter(size.items())), "nodes" in size
+    counts = [int(text) if text.strip().isdecimal() else text for text in text.split(",")]
     return {
-        "name": f"{_name(model)} on {_name(hardware)}",
+        "name": f"{_name(model)} on {' or '.join(map(_name, machines))}",
         "model": model,
-        "hardware": hardware,
-        "nodes": counts if len(counts) > 1 else counts[0],
+        "hardware": machines if len(machines) > 1 else machines[0],
+        key: counts if len(counts) > 1 or not single else counts[0],
         "workload": {"seq_length": seq, "global_batch_size": batch},
     }
 

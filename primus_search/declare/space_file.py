@@ -34,6 +34,7 @@ from primus_search.space import (
     ClusterChoice,
     Constraint,
     ConstraintError,
+    Goal,
     SearchSettings,
     Space,
     parse,
@@ -143,7 +144,7 @@ class _Assembly:
         self._check_batch(choices, workload)
         given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
         hardware = " or ".join(title(text) for text in given)
-        return Space(
+        space = Space(
             name=shape.name or f"{title(shape.model)} on {hardware}",
             model=model,
             workload=workload,
@@ -152,7 +153,10 @@ class _Assembly:
             search=_search(shape),
             notes=tuple(self.notes),
             benchmark=BenchmarkSettings(**shape.benchmark.model_dump()),
+            goal=Goal(**shape.goal.model_dump()),
         )
+        self._check_goal(space, shape)
+        return space
 
     def _collect(self, load: Callable[[], Any]) -> Any:
         """What `load` returns, or None after noting its problems."""
@@ -212,7 +216,7 @@ class _Assembly:
         self, shape: SpaceFile, axes: list[variants.HardwareAxis], model: Model | None
     ) -> list[ClusterChoice]:
         before = len(self.problems)
-        nodes = self._listed("nodes", shape.nodes)
+        nodes = [] if self._size_key() == "gpus" else self._listed("nodes", shape.nodes)
         for count, keys in nodes:
             if not 1 <= count <= MAX_NODES:
                 wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
@@ -224,9 +228,11 @@ class _Assembly:
             for one in machines
             if (shape.gpus_per_node or 0) > one.hardware.network.gpus_per_node
         )
+        sizes = [(machine, count) for machine in machines for count, _ in nodes]
+        sizes = sizes or self._of_gpus(shape, machines)
         if len(self.problems) > before:
             return []
-        count = len(machines) * len(nodes)
+        count = len(sizes)
         for axis in axes:
             count *= len(axis.values)
         if count > MAX_CLUSTERS:
@@ -234,10 +240,73 @@ class _Assembly:
             self.problems.append(self.document.problem(("space",), what))
             return []
         try:
-            return variants.clusters(machines, [count for count, _ in nodes], axes, shape.gpus_per_node)
+            return variants.clusters(sizes, axes, shape.gpus_per_node)
         except ValueError as error:
             self.problems.append(self.document.problem(("space",), str(error)))
             return []
+
+    def _size_key(self) -> str:
+        """Whether nodes or devices say how large clusters are: a flag wins; a problem where both say it alike."""
+        given = [key for key in ("nodes", "gpus") if key in self.document.data]
+        flags = [key for key in given if (key,) in self.document.origins]
+        if len(given) == 2 and len(flags) != 1:
+            self.problems.append(self.document.problem(("gpus",), "nodes are given as well; keep one of them"))
+        return flags[0] if len(flags) == 1 else given[-1] if given else "nodes"
+
+    def _of_gpus(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> list[tuple[variants.Machine, int]]:
+        """Every machine with the nodes that hold the devices asked for; a problem where these are no whole nodes."""
+        found = []
+        for machine in machines:
+            per_node = shape.gpus_per_node or machine.hardware.network.gpus_per_node
+            for i, gpus in enumerate(shape.gpus):
+                found.append((machine, gpus // per_node))
+                if gpus < 1 or gpus % per_node or gpus // per_node > MAX_NODES:
+                    near = join_words([gpus // per_node * per_node or per_node, (gpus // per_node + 1) * per_node])
+                    what = f"{gpus} devices are no whole nodes of {per_node} {machine.hardware.name}; use {near}"
+                    self.problems.append(self.document.problem(("gpus", i), what))
+        return found
+
+    def _check_goal(self, space: Space, shape: SpaceFile) -> None:
+        """Problems of a goal that cannot be computed: tokens, prices or watts are missing."""
+        goal = space.goal
+        for key in ("within_days", "budget_USD"):
+            if getattr(goal, key) and not goal.tokens:
+                what = "needs the tokens to train on: goal.tokens, or --tokens 15T"
+                self.problems.append(self.document.problem(("goal", key), what))
+        needs_price = [("goal", "budget_USD")] if goal.budget_USD else []
+        needs_price += [("search", "objective")] if space.search.objective == "tokens_per_dollar" else []
+        lacking = [one.cluster.accelerator.name for one in space.clusters if not one.price_per_gpu_hour_USD]
+        for keys in needs_price if lacking else []:
+            names = list(dict.fromkeys(lacking))
+            what = (
+                f"no price of {join_words(names)}: --price {names[0].lower()}=USD_PER_GPU_HOUR, or price: in the space"
+            )
+            self.problems.append(self.document.problem(keys, what))
+        dark = [one.cluster.accelerator.name for one in space.clusters if not one.power.busy_w]
+        if space.search.objective == "tokens_per_joule" and dark:
+            dark = list(dict.fromkeys(dark))
+            what = f"no watts of {join_words(dark)}: --set hardware.busy_W=WATTS, or power: in its file"
+            self.problems.append(self.document.problem(("search", "objective"), what))
+
+    def _priced(self, hardware: Hardware, text: str, shape: SpaceFile) -> Hardware:
+        """The hardware at the price that the space gives for its name, if any."""
+        names = {text.lower(), title(text).lower(), hardware.name.lower()}
+        given = [price for name, price in shape.price.items() if name.lower() in names]
+        return replace(hardware, price_per_gpu_hour_usd=given[-1]) if given else hardware
+
+    def _check_prices(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> None:
+        """Problems of prices of no device of the space, and of prices that are none."""
+        given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
+        known = {name.lower() for text in given for name in (text, title(text))}
+        known |= {one.hardware.name.lower() for one in machines}
+        for name, price in shape.price.items():
+            if name.lower() not in known:
+                what = (
+                    f"is no device of this space{did_you_mean(name.lower(), known)} - known: {', '.join(sorted(known))}"
+                )
+                self.problems.append(self.document.problem(("price", name), what))
+            elif price <= 0.0:
+                self.problems.append(self.document.problem(("price", name), f"must be above 0, got {price:g}"))
 
     def _machines(self, shape: SpaceFile, model: Model | None) -> list[variants.Machine]:
         """Every combination of hardware, stack and framework of the file."""
@@ -249,6 +318,7 @@ class _Assembly:
             self.notes += hardware.notes if hardware else ()
             if hardware is None:
                 continue
+            hardware = self._priced(hardware, text, shape)
             frameworks = self._frameworks(shape, hardware)
             named = self._named_stacks(shape) if shape.stack is not None else [None]
             pairs = (
@@ -267,6 +337,7 @@ class _Assembly:
                 for stack, framework in pairs
                 if stack is not None
             ]
+        self._check_prices(shape, machines)
         return machines
 
     def _frameworks(self, shape: SpaceFile, hardware: Hardware) -> list[Framework]:

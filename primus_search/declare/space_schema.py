@@ -7,14 +7,16 @@ message is ours: pydantic's findings are translated to `file:line @ $.path: what
 import ast
 import copy
 import inspect
-from collections.abc import Collection, Mapping, Sized
+from collections.abc import Callable, Collection, Mapping, Sized
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from primus_search.base.errors import Problem
 from primus_search.base.guards.values import LARGEST_WHOLE
+from primus_search.base.units import read_amount, read_days
 from primus_search.declare.axes import AXIS
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
@@ -63,8 +65,9 @@ class SearchFile(_Strict):
 
     method: Method = "auto"
     """`exhaustive` proves the optimum of the model; `auto` takes it while the space fits the budget."""
-    objective: Objective = "tokens_per_s_per_gpu"
-    """What the ranking sorts by."""
+    objective: Objective = "auto"
+    """What several clusters are ranked by; dollars need a price, joules watts. `auto`: with a date or budget the
+    cheapest or earliest that meets it, else the highest rate per device."""
     memory_margin: float = Field(default=0.08, ge=0.0, lt=1.0)
     """Share of device memory that stays free."""
     numerics: Numerics = "usual"
@@ -82,6 +85,35 @@ class SearchFile(_Strict):
 
 # YAML reads a bare `off` as false.
 _DeviceWord = Annotated[Device, BeforeValidator(lambda given: "off" if given is False else given)]
+
+
+def _read_by(reader: Callable[[Any], float]) -> BeforeValidator:
+    """A number that may be written with a unit."""
+
+    def read(given: Any) -> float:
+        try:
+            return reader(given)
+        except ValueError as error:
+            raise PydanticCustomError("amount", "{what}", {"what": str(error)}) from None
+
+    return BeforeValidator(read, json_schema_input_type=float | str)
+
+
+_Amount = Annotated[float, _read_by(read_amount)]
+_Days = Annotated[float, _read_by(read_days)]
+
+
+class GoalFile(_Strict):
+    """What the training is to reach: of several clusters, the one that does is recommended."""
+
+    tokens: _Amount = Field(default=0.0, ge=0.0, le=1e18)
+    """Tokens to train on: 15T. Days, cost and energy of every cluster follow. 0: none."""
+    within_days: _Days = Field(default=0.0, ge=0.0)
+    """Date: 60d, 8w. Needs tokens. 0: none."""
+    budget_USD: _Amount = Field(default=0.0, ge=0.0)  # noqa: N815 - USD is the unit
+    """Most that the GPU hours may cost: 30M. Needs tokens and a price of every device. 0: none."""
+    chance: float = Field(default=80.0, gt=0.0, lt=100.0)
+    """Percent of probability with which date and budget are to be met, by the interval of the rate."""
 
 
 class BenchmarkFile(_Strict):
@@ -124,6 +156,11 @@ class SpaceFile(_Strict):
     """A hardware file by name (`primus-search hardware`) or path, a Primus hardware_config file, or `host`."""
     nodes: int | list[int] = 1
     """Number of nodes; a list makes the cluster's size an axis."""
+    gpus: list[int] = Field(default_factory=list)
+    """Devices of the whole cluster in place of nodes: one size means the same on nodes of four and of eight."""
+    price: dict[str, float] = Field(default_factory=dict)
+    """USD per GPU hour by hardware name, in place of its file's: `{h200: 2.5}`. Changes no rate."""
+    goal: GoalFile = Field(default_factory=GoalFile)
     gpus_per_node: int | None = Field(default=None, ge=1, le=LARGEST_WHOLE)
     """Devices used per node, if not all."""
     stack: str | list[str] | None = None
@@ -237,6 +274,7 @@ SECTIONS: Mapping[str, Collection[str]] = {
     "search": SearchFile.model_fields.keys(),
     "workload": WorkloadFile.model_fields.keys(),
     "benchmark": BenchmarkFile.model_fields.keys(),
+    "goal": GoalFile.model_fields.keys(),
 }
 """Keys of each section."""
 

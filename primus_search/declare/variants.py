@@ -21,12 +21,13 @@ from primus_search.files.records import Reading, read_value
 from primus_search.files.source import Document, Keys, did_you_mean
 from primus_search.space import ClusterChoice
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Cluster, Reliability
+from primus_search.values.machine.cluster import Cluster, Power, Reliability
 from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import SiteErrors, Stack
 
 PREFIXES = ("hardware.", "stack.")
+PRICE = "hardware.price_per_gpu_hour_USD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,14 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
     """The hardware axis at `keys` of the document, or None after noting problems."""
     key = str(keys[-1])
     prefix, _, rest = key.partition(".")
-    parts: tuple[type, ...] = (Accelerator, Network, Reliability) if prefix == "hardware" else (Stack,)
+    parts: tuple[type, ...] = (Accelerator, Network, Reliability, Power) if prefix == "hardware" else (Stack,)
     names = {name: (part, *found) for part in parts for name, *found in _numbers(part)}
     if prefix == "stack":  # names of a stack's numbers are unique
         names = {name.partition(".")[2]: one for name, one in names.items() if "." in name} | names
+    if key == PRICE:
+        what = "is no axis: write price: {NAME: 2.5} beside the space section, or --price NAME=2.5"
+        problems.append(document.problem(keys, what))
+        return None
     if rest not in names:
         near = did_you_mean(key, [f"{prefix}.{name}" for name in names])
         problems.append(document.problem(keys, f"unknown {prefix} number{near}"))
@@ -95,19 +100,22 @@ class Machine:
 
 
 def clusters(
-    machines: Sequence[Machine], nodes: Sequence[int], axes: Sequence[HardwareAxis], gpus: int | None
+    sizes: Sequence[tuple[Machine, int]], axes: Sequence[HardwareAxis], gpus: int | None
 ) -> list[ClusterChoice]:
-    """Every combination, each labelled with what tells it from the others. ValueError where a value is impossible."""
-    choices = []
+    """Every machine with its nodes and values of the axes, each labelled with what tells it from the others.
+
+    Raises ValueError where a value is impossible.
+    """
+    choices, machines, counts = [], [machine for machine, _ in sizes], {count for _, count in sizes}
     several_hardware = len({machine.hardware.name for machine in machines}) > 1
     several_stacks = len({machine.stack.reference for machine in machines}) > 1
     named = {machine.framework.name for machine in machines if not machine.is_framework_assumed}
-    for machine, count in itertools.product(machines, nodes):
+    for machine, count in sizes:
         hard, stack = machine.hardware, machine.stack
         base: list[tuple[str, int | float | str]] = [
             (name, value)
             for name, value, is_told in (
-                ("nodes", count, len(nodes) > 1),
+                ("nodes", count, len(counts) > 1),
                 ("hardware", hard.name, several_hardware),
                 ("stack", stack.reference, several_stacks),
                 ("framework", machine.framework.name, len(named) > 1),
@@ -119,15 +127,19 @@ def clusters(
                 Accelerator: hard.accelerator,
                 Network: on_gpus(hard.network, gpus),
                 Reliability: hard.reliability,
+                Power: hard.power,
                 Stack: stack,
             }
             labels, overridden = list(base), list[str]()
             for axis, (written, value) in zip(axes, values, strict=True):
-                is_rate = axis.part is not Reliability and not isinstance(value, bool | str)
+                is_rate = axis.part not in (Reliability, Power) and not isinstance(value, bool | str)
                 if is_rate and value != value_at(parts[axis.part], axis.path):
                     overridden.append(".".join((axis.part.__name__.lower(), *axis.path)))
                 parts[axis.part] = with_value(parts[axis.part], axis.path, value)
                 labels += [(axis.key, written)] if len(axis.values) > 1 else []
+            fails = parts[Reliability]
+            if fails.node_mtbf_hours != hard.reliability.node_mtbf_hours:
+                parts[Reliability] = dataclasses.replace(fails, mtbf_is_assumed=False)
             cluster = Cluster(
                 accelerator=parts[Accelerator],
                 network=parts[Network],
@@ -144,6 +156,7 @@ def clusters(
                     labels=tuple(labels),
                     price_per_gpu_hour_USD=hard.price_per_gpu_hour_usd or 0.0,
                     reliability=parts[Reliability],
+                    power=parts[Power],
                 )
             )
     return choices

@@ -32,6 +32,7 @@ class Answer:
     flops_per_s     of the model per GPU      peak_share   of the peak of `number_format`
     notes           what to know before it is started
     trust           what figures rest on, one sentence each
+    goal            how the recommendation meets the goal of the training, a sentence each; empty without tokens
     remarks         what else was noted of the space and the search
     """
 
@@ -53,6 +54,7 @@ class Answer:
     remarks: tuple[str, ...]
     choices: tuple[Choice, ...]
     counts: str
+    goal: tuple[str, ...] = ()
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "Answer":
@@ -60,6 +62,7 @@ class Answer:
         KeyError for other data."""
         chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
         texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
+        texts["goal"] = tuple(map(str, data.get("goal", ())))
         return cls(**{**_known(cls, data), **texts, "choices": chosen})
 
     def as_data(self) -> dict[str, Any]:

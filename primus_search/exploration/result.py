@@ -12,6 +12,7 @@ from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator, OwnConfiguration
 from primus_search.exploration.ranking_table import MEASURED, RANKED_ROWS, RankingTable, is_row_lost
+from primus_search.exploration.scaling_table import Rung, ladder, reached, worth
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES
 
@@ -125,15 +126,25 @@ class SearchResult:
         """Whether a row of any cluster FITS."""
         return any(found.has_fit for found in self.clusters)
 
+    @cached_property
+    def rungs(self) -> tuple[Rung, ...]:
+        """The scaling table of its clusters."""
+        return ladder(self.clusters, self.space)
+
+    def rung_of(self, choice: ClusterChoice) -> Rung:
+        """The line of one cluster, which has a ranking."""
+        key = (choice.labels, choice.cluster.world)
+        return next(rung for rung in self.rungs if (rung.labels, rung.world) == key)
+
     @property
     def best(self) -> ClusterResult:
-        """The cluster of the recommendation: of each cluster's first row the best by the space's objective.
+        """The cluster of the recommendation: of each cluster's first row the best by the space's goal and objective.
 
-        One that FITS comes before those that may run out of memory, and one that was measured before those that were
-        not: their times do not compare. The first among equals.
+        One that FITS comes before those that may run out of memory, one that meets the goal before those that do not,
+        and one that was measured before those that were not: their times do not compare. The first among equals.
         """
         ranked = [found for found in self.clusters if len(found.ranking)]
-        return max(ranked, key=self._standing)
+        return max(ranked, key=self._standing) if len(ranked) > 1 else ranked[0]
 
     @property
     def ranking(self) -> RankingTable:
@@ -173,34 +184,34 @@ class SearchResult:
         self, tables: Sequence[RankingTable], most: int | None, first: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
         """The best rows of one table per cluster, best first; `first` before all others."""
-        rows = _labelled(tables, most)
-        if len(tables) > 1:
-            # As within a cluster: the recommendation, then what was measured, last what was shown not to fit.
-            rows.sort(
-                key=lambda row: (
-                    row != first,
-                    is_row_lost(row),
-                    row["time_evidence"] != MEASURED,
-                    -row[RATE] * (row[self.space.search.objective] / row["tokens_per_s_per_gpu"]),
-                )
-            )
-        return rows[:most]
+        if len(tables) == 1:
+            return tables[0].rows(slice(most))
+        # As within a cluster: the recommendation, then what was measured, last what was shown not to fit.
+        keyed = []
+        for table in (one for one in tables if len(one)):
+            rung = self.rung_of(table.choice)
+            per_rate, chance = worth(rung, self.space) / rung.tokens_per_s_per_gpu, reached(rung, self.space.goal)
+            labels = labels_of(table.choice)
+            for row in (labels | own for own in table.rows(slice(most))):
+                is_measured = row["time_evidence"] == MEASURED
+                keyed.append(((row != first, is_row_lost(row), -chance, not is_measured, -row[RATE] * per_rate), row))
+        return [row for _, row in sorted(keyed, key=lambda pair: pair[0])][:most]
 
     def with_cluster(self, changed: ClusterResult) -> Self:
         """This result with one cluster's tables replaced (after re-validation)."""
         clusters = tuple(changed if found.choice is changed.choice else found for found in self.clusters)
         return replace(self, clusters=clusters)
 
-    def _standing(self, found: ClusterResult) -> tuple[bool, bool, bool, float]:
+    def _standing(self, found: ClusterResult) -> tuple[bool, bool, float, bool, float]:
         """What the first rows of two clusters are compared by: more is better."""
         first = found.ranking.take(np.zeros(1, np.int64))
-        per_gpu = float(first.expected_rate[0])
-        is_total = self.space.search.objective == "tokens_per_s"
+        rung = self.rung_of(found.choice)
         return (
             bool(found.ranking.is_fit.any()),
             not first.is_lost[0],
+            reached(rung, self.space.goal),
             first.time_evidence[0] == MEASURED,
-            per_gpu * (found.choice.cluster.world if is_total else 1),
+            worth(rung, self.space),
         )
 
 

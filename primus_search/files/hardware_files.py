@@ -37,7 +37,7 @@ from primus_search.files.records import EXTENDS, VARIANTS, Reading, Sourced, bui
 from primus_search.files.search_path import FileKind, find, name_and_version, names
 from primus_search.files.source import Document, did_you_mean, join_words, read
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
+from primus_search.values.machine.cluster import UNFAILING, UNMETERED, Cluster, Power, Reliability
 from primus_search.values.machine.kernel_tables import NO_TABLES
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import GROUP_OF, GROUPS, SiteErrors, Stack, number_of
@@ -50,9 +50,26 @@ BASE = "device"
 STACK_KINDS = (FileKind.STACK, FileKind.STACK_BASE)
 """What a stack may extend: another stack, or a base that several share."""
 
+STATUS, PLANNED = "status", "planned"
+"""Key and value of a file whose device nobody can buy yet."""
+LEAST_MISSING = 5
+"""Numbers whose lack says that a file was written from a data sheet alone."""
+
 _WORDS = ("name", "vendor", "default_stack", "tables")
 _PRICE = "price_per_gpu_hour_USD"
-_KEYS = ("name", EXTENDS, "vendor", "accelerator", "network", "reliability", _PRICE, "default_stack", "tables")
+_KEYS = (
+    "name",
+    EXTENDS,
+    STATUS,
+    "vendor",
+    "accelerator",
+    "network",
+    "reliability",
+    "power",
+    _PRICE,
+    "default_stack",
+    "tables",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +82,7 @@ class Hardware:
     default_stack: str | None
     price_per_gpu_hour_usd: float | None
     reliability: Reliability = UNFAILING
+    power: Power = UNMETERED
     sources: tuple[Sourced, ...]
     notes: tuple[str, ...] = ()
     path: Path
@@ -87,14 +105,44 @@ def load_hardware(
     document = read(path)
     if isinstance(document.data, dict) and "hardware_config" in document.data:
         return _from_primus(document, path)
-    whole = _parse(read_with_parents(path, (FileKind.HARDWARE,), names(FileKind.HARDWARE_BASE)[BASE]), path)
-    return _as_its_parent(whole, document.data[EXTENDS]) if EXTENDS in document.data else whole
+    data = document.data if isinstance(document.data, dict) else {}
+    try:
+        whole = _parse(read_with_parents(path, (FileKind.HARDWARE,), names(FileKind.HARDWARE_BASE)[BASE]), path)
+    except InputError as error:
+        raise error if EXTENDS in data else _of_data_sheet(document, error) from None
+    if EXTENDS not in data:
+        return whole
+    parent = load_hardware(data[EXTENDS], beside=path.parent)
+    return _planned(whole, parent) if data.get(STATUS) == PLANNED else _as_its_parent(whole, parent)
 
 
-def _as_its_parent(hardware: Hardware, name: str) -> Hardware:
-    """The hardware, its device under the parent's name where no number of device and network is another: prices and
-    failures change no rate, and what was measured of the parent holds."""
-    parent = load_hardware(name, beside=hardware.path.parent)
+def _planned(hardware: Hardware, parent: Hardware) -> Hardware:
+    """The hardware marked as planned by its name, with the device whose efficiencies it has."""
+    name, ancestor = f"{hardware.name} ({PLANNED})", parent.accelerator.ancestor or parent.name
+    device = replace(hardware.accelerator, name=name, ancestor=ancestor)
+    return replace(
+        hardware, name=name, accelerator=device, notes=(*hardware.notes, f"{name}: efficiencies of {ancestor}")
+    )
+
+
+def _of_data_sheet(document: Document, error: InputError) -> InputError:
+    """One sentence in place of the many numbers that no data sheet has."""
+    missing = [one for one in error.problems if one.what.startswith("missing ")]
+    if len(missing) < LEAST_MISSING:
+        return error
+    what = (
+        f"{len(missing)} numbers are missing that data sheets do not give: add 'extends:' with the nearest device "
+        f"({', '.join(names(FileKind.HARDWARE))}), whose efficiencies then stand in, and 'status: planned' where it is "
+        "not sold yet; see docs/own_hardware.md"
+    )
+    return InputError([document.problem((), what), *(one for one in error.problems if one not in missing)])
+
+
+def _as_its_parent(hardware: Hardware, parent: Hardware) -> Hardware:
+    """The hardware, its device under the parent's name where no number of device and network is another: prices,
+    failures and watts change no rate, and what was measured of the parent holds. Of a planned device it is one, too."""
+    if parent.accelerator.ancestor:
+        hardware = replace(hardware, accelerator=replace(hardware.accelerator, ancestor=parent.accelerator.ancestor))
     is_same_device = replace(hardware.accelerator, name=parent.accelerator.name) == parent.accelerator
     is_same = is_same_device and hardware.network == parent.network
     return replace(hardware, accelerator=parent.accelerator) if is_same else hardware
@@ -238,16 +286,18 @@ def _parse(document: Document, path: Path) -> Hardware:
     for key in data:
         if key not in _KEYS:
             reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS, reading.problems)}")
+    if data.get(STATUS, PLANNED) != PLANNED:
+        reading.problem((STATUS,), f"is {PLANNED}, or left out")
     words = {key: _word(reading, data, key) for key in _WORDS}
     price = leaf(float, data[_PRICE], (_PRICE,), 1.0, reading) if _PRICE in data else None
     parts: dict[str, Any] = {}
     own: dict[str, Any] = {"tables": NO_TABLES}  # of a file of their own
     named = own | {"name": words["name"], "vendor": words["vendor"]}
-    for cls, given in ((Accelerator, named), (Network, own), (Reliability, {})):
+    for cls, given in ((Accelerator, named), (Network, own), (Reliability, {}), (Power, {})):
         section = cls.__name__.lower()
         if section in data:
             parts[section] = build(cls, data[section], (section,), reading, given)
-        elif cls is not Reliability:
+        elif cls in (Accelerator, Network):
             reading.problem((), f"missing section {section}")
     if reading.problems:
         raise InputError(reading.problems)

@@ -15,22 +15,28 @@ from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
 
 COLUMNS, LINES = 80, 24
+LEAST_LINES = 18  # under a table of many clusters
 INDENT = 6
 TERA = 1e12
 _WHAT, _WHEN = 31, 27  # widths of the two columns of words; the figures take the rest
 
 
-def first_screen(answer: Answer, folder: str, baseline: OwnConfiguration | None = None, refusal: str = "") -> list[str]:
-    """The lines; `folder`: of the run, for the command that opens the page; `refusal`: why no files can be written."""
+def first_screen(
+    answer: Answer, folder: str, baseline: OwnConfiguration | None = None, refusal: str = "", above: int = 0
+) -> list[str]:
+    """The lines; `folder`: of the run, for the command that opens the page; `refusal`: why no files can be written;
+    `above`: lines of the screen that are printed before."""
     lines = [*_filled(f"{answer.job} | {answer.size}", ""), ""]
     lines += _filled(answer.what, "RUN")
     lines += _filled(_figures(answer), "", INDENT)
+    for text in answer.goal:
+        lines += _filled(text, "GOAL" if text is answer.goal[0] else "", INDENT)
     own = _own(baseline, answer) if baseline is not None else []
     ends = _commands(answer, folder, refusal)
     notes = [_filled(text, "NOTE" if not i else "", INDENT) for i, text in enumerate(answer.notes)]
     trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
     remarks = [_filled(text, "", INDENT) for text in answer.remarks]
-    room = LINES - len(lines) - len(own) - len(ends) - 2
+    room = max(LINES - above, LEAST_LINES) - len(lines) - len(own) - len(ends) - 2
     table = _choices(answer.choices, room - 1 - sum(map(len, (*notes, *trust[:1]))))
     shown = _within([*notes, *trust, *remarks], len(notes), room - len(table))
     return [*lines, *shown, "", *table, *own, "", *ends]

@@ -15,7 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as RichTable
 
 from primus_search.analysis.answer import answer_of
-from primus_search.analysis.labels import between, chance, counted, evidence_of, rests, short
+from primus_search.analysis.labels import between, chance, evidence_of, rests, short
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FIT_THRESHOLD
@@ -25,11 +25,11 @@ from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import figures_of
 from primus_search.exploration.ranking_table import RUN, RankingTable
 from primus_search.exploration.result import SearchResult, is_on
-from primus_search.exploration.scaling_table import ladder
 from primus_search.launch.write.launch_files import refusal_of
 from primus_search.report import plain_tables as tables
 from primus_search.report.first_screen import first_screen
 from primus_search.report.frontier_text import EVIDENCE, print_frontier
+from primus_search.report.scaling_text import scaling_lines
 
 SHOWN_SHARE = 0.015  # share of the step, or of the memory, below which a part is left to `explain`
 
@@ -43,13 +43,11 @@ class View:
     folder      of the run, for the commands that are printed; "" for the last run
     is_raw      the ranking row by row as well
     is_verbose  the frontier, where step and memory go, stages of the funnel and every rule as well
-    token_budget  tokens to train on, for days in the scaling table; 0 for none
     """
 
     folder: str = ""
     is_raw: bool = False
     is_verbose: bool = False
-    token_budget: float = 0.0
 
 
 def print_result(result: SearchResult, view: View | None = None, stream: TextIO | None = None) -> None:
@@ -65,13 +63,13 @@ def print_result(result: SearchResult, view: View | None = None, stream: TextIO 
         _print_evidence(console, result, view, len(rows))
     if view.is_verbose:
         print_frontier(result, stream)
-    if len(result.clusters) > 1 or view.token_budget:
-        console.print(_ladder(result, view.token_budget))
-    if view.token_budget:
-        rungs = ladder(result, view.token_budget)
-        console.print(rendered("goodput.txt", rungs=rungs, counted=counted, GB=GB), end="")
+    table = scaling_lines(result, is_verbose=view.is_verbose) if len(result.clusters) > 1 else []
+    for line in [*table, *([""] if table else [])]:
+        console.print(line, soft_wrap=True)
     refusal = refusal_of(result.space, result.best.choice, rows[0]) if rows else ""
-    for line in first_screen(result.answer or answer_of(result), view.folder, result.baseline, refusal):
+    for line in first_screen(
+        result.answer or answer_of(result), view.folder, result.baseline, refusal, above=len(table) + bool(table)
+    ):
         console.print(line, soft_wrap=True)
 
 
@@ -106,20 +104,6 @@ def _parts(ranking: RankingTable) -> str:
 def _largest(parts: Mapping[str, float], whole: float) -> list[tuple[str, float]]:
     shown = [(name.replace("_", " "), part) for name, part in parts.items() if part > SHOWN_SHARE * whole]
     return sorted(shown, key=lambda item: -item[1])
-
-
-def _ladder(result: SearchResult, token_budget: float) -> RichTable:
-    """The scaling table; with a token budget how long and how many GPU hours it takes, with a price what it costs."""
-    rungs = ladder(result, token_budget)
-    is_priced = any(rung.cost_USD for rung in rungs)
-    budget = ("goodput", "days", "GPU hours", *(("USD",) if is_priced else ())) if token_budget else ()
-    rows = []
-    for rung in rungs:
-        name = ", ".join(f"{key}={value}" for key, value in rung.labels) or counted(rung.nodes, "node")
-        rates = f"{rung.tokens_per_s:,.0f}", f"{rung.tokens_per_s_per_gpu:,.0f}", f"{rung.efficiency:.1%}"
-        cells = (f"{rung.goodput:.1%}", f"{rung.days:,.1f}", f"{rung.gpu_hours:,.0f}", f"{rung.cost_USD:,.0f}")
-        rows.append((name, f"{rung.world:,}", *rates, *cells[: len(budget)]))
-    return tables.table("cluster", "GPUs", "tokens/s", "tok/s/GPU", "efficiency", *budget, rows=rows)
 
 
 TIED = "="  # beside a rank: as fast as the first, as far as one run of each could tell

@@ -33,7 +33,6 @@ def search(
     load_benchmark: Path | None = None,
     save_benchmark: Path | None = None,
     baseline: Path | None = None,
-    token_budget: float = 0.0,
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(silent),
     on_result: Callable[[SearchResult], None] | None = None,
     on_written: Callable[[Path], None] | None = None,
@@ -44,7 +43,6 @@ def search(
     out             run folder to write (tables, run.json, report.html); None writes nothing
     load_benchmark, save_benchmark   file of measurements to take, and to write those used to
     baseline        the experiment that is run now: its place in the ranking is written to run.json
-    token_budget    tokens to train on, for days and cost in `scaling.csv`
     progress        opens a callback for the state of the search; closed before re-validation
     on_result       called with the result before the run folder is written, which its failure does not prevent
     on_written      called with the run folder once it is complete
@@ -76,7 +74,7 @@ def search(
             raise
         finally:
             if folder is not None:
-                folder.write(result if result.answer else answered(result), token_budget=token_budget)
+                folder.write(result if result.answer else answered(result))
                 from primus_search.report.html import write_report  # after the tables: its imports take a while
 
                 write_report(SavedRun.of(result, folder.path))

@@ -54,7 +54,7 @@ def search(
     overrides   `key=value` texts as after `--set`: `search.top_k=5`, `benchmark.device=off`
     out         run folder to write; None: a temporary one that goes away with the run
     files       further arguments of `complete_search.search`: load_benchmark, save_benchmark, baseline,
-                token_budget (tokens), progress, on_result, on_written
+                progress, on_result, on_written
 
     Raises InputError with every problem of the space or when no candidate is legal, NothingFits when none fits.
     """

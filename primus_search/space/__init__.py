@@ -14,6 +14,7 @@ from primus_search.space.types import AxisValue as AxisValue
 from primus_search.space.types import BenchmarkSettings as BenchmarkSettings
 from primus_search.space.types import ClusterChoice as ClusterChoice
 from primus_search.space.types import Constraint as Constraint
+from primus_search.space.types import Goal as Goal
 from primus_search.space.types import Override as Override
 from primus_search.space.types import SearchSettings as SearchSettings
 from primus_search.space.types import Space as Space

@@ -126,7 +126,7 @@ def densified(keys: Sequence[tuple[NDArray[Any], int]], length: int) -> tuple[In
     for column, size in keys:
         if bound * size > DENSE_LIMIT:
             combined, bound = _renumbered(combined, bound)
-        combined, bound = combined * size + column, bound * size
+        combined, bound = combined * size + column.astype(np.int64), bound * size
     number, count = _renumbered(combined, bound)
     example = np.empty(count, dtype=np.int64)
     example[number[::-1]] = np.arange(length - 1, -1, -1)

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.job import Job
 from primus_search.values.layout import Layout
-from primus_search.values.machine.cluster import UNFAILING, Cluster, Reliability
+from primus_search.values.machine.cluster import UNFAILING, UNMETERED, Cluster, Power, Reliability
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
@@ -23,8 +23,8 @@ AXES: tuple[str, ...] = COLUMN_NAMES
 """Every axis a space has, named as the column of `Candidates` it fills."""
 
 Method = Literal["auto", "exhaustive", "tpe", "nsga2", "nsga3", "gp", "qmc", "random"]
-Objective = Literal["tokens_per_s_per_gpu", "tokens_per_s"]
-"""By what several clusters are ranked; on one cluster both say the same."""
+Objective = Literal["auto", "tokens_per_s_per_gpu", "tokens_per_s", "tokens_per_dollar", "tokens_per_joule", "days"]
+"""By what several clusters are ranked; on one cluster all say the same. `auto`: see `Space.objective`."""
 Numerics = Literal["safe", "usual", "any"]
 """Which changes of the mathematics a search may make: none, those of usual recipes, or every one the device has."""
 Device = Literal["auto", "off", "trace", "cpu", "cuda"]
@@ -72,7 +72,7 @@ class SearchSettings:
     """
 
     method: Method = "auto"
-    objective: Objective = "tokens_per_s_per_gpu"
+    objective: Objective = "auto"
     memory_margin: float = 0.08
     budget_candidates: int = 0
     budget_seconds: float = 0.0
@@ -105,7 +105,8 @@ class ClusterChoice:
     """One cluster to plan for, what is tried there, and what distinguishes it: `(("nodes", 32),)`.
 
     framework               what starts the job there      is_framework_assumed  neither space nor flag named it
-    price_per_gpu_hour_USD  0 when the hardware file gives no price
+    price_per_gpu_hour_USD  0 when neither hardware file nor space gives a price
+    power                   watts of a device, 0 where they are unknown
     reliability             failures, restarts and checkpoints of long runs
     axes                    every axis once, with the values to try on this cluster; a space needs them
     reliefs                 axes left to `auto` with all values that take less memory for more time, tried where nothing
@@ -118,6 +119,7 @@ class ClusterChoice:
     labels: tuple[tuple[str, int | float | str], ...] = ()
     price_per_gpu_hour_USD: float = 0.0  # noqa: N815 - USD is the unit
     reliability: Reliability = UNFAILING
+    power: Power = UNMETERED
     axes: tuple[Axis, ...] = ()
     reliefs: tuple[Axis, ...] = ()
     is_relieved: bool = False
@@ -134,6 +136,25 @@ class ClusterChoice:
     def relieved(self) -> Self:
         """The same with the values of `reliefs` on their axes."""
         return replace(self.with_axes(self.reliefs), reliefs=(), is_relieved=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the training is to reach; zeros leave a part out.
+
+    tokens       to train on                       within_days, budget_USD   for all of them
+    chance       percent of probability with which the date and the budget are to be met
+    """
+
+    tokens: float = 0.0
+    within_days: float = 0.0
+    budget_USD: float = 0.0  # noqa: N815 - USD is the unit
+    chance: float = 80.0
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a date or a budget to meet."""
+        return self.within_days > 0.0 or self.budget_USD > 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +182,7 @@ class Space:
     constraints: tuple[Constraint, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     benchmark: BenchmarkSettings = field(default_factory=BenchmarkSettings)
+    goal: Goal = field(default_factory=Goal)
     overrides: tuple[Override, ...] = ()
     notes: tuple[str, ...] = ()
     source: str = ""
@@ -174,6 +196,20 @@ class Space:
             missing, doubled = [n for n in AXES if n not in names], sorted({n for n in names if names.count(n) > 1})
             if missing or doubled:
                 raise ValueError(f"a cluster has each axis once; missing {missing}, given twice {doubled}")
+
+    @property
+    def objective(self) -> Objective:
+        """By what its clusters are ranked.
+
+        `auto` with a date: the cheapest that meets it, in dollars where every cluster has a price, else in GPU hours;
+        with a budget alone: the earliest; with neither: the highest rate per device.
+        """
+        if self.search.objective != "auto":
+            return self.search.objective
+        if self.goal.budget_USD and not self.goal.within_days:
+            return "days"
+        is_priced = all(one.price_per_gpu_hour_USD for one in self.clusters)
+        return "tokens_per_dollar" if self.goal.is_limited and is_priced else "tokens_per_s_per_gpu"
 
     @property
     def cluster(self) -> Cluster:

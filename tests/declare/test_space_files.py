@@ -16,8 +16,8 @@ from primus_search.values.layout import BALANCED, EVEN, Layout
 
 MINIMAL = "model: llama3_8b\nhardware: h100\nworkload: {seq_length: 4096, global_batch_size: 128}\n"
 TOP = (
-    "name, model, vocab_size, ignore, hardware, nodes, gpus_per_node, stack, site, framework, workload, space, "
-    "constraints, search, benchmark"
+    "name, model, vocab_size, ignore, hardware, nodes, gpus, price, goal, gpus_per_node, stack, site, framework, "
+    "workload, space, constraints, search, benchmark"
 )
 
 

@@ -49,7 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tune space.yaml --launch {script} --until 2 --out out", "--until 2: is no share"),
         ("tune space.yaml --launch {script} --format primus --out out", "--format primus: is unknown"),
         ("tune space.yaml --launch train.sh --out out", "--launch: names neither {script} nor {candidate}"),
-        ("run space.yaml --set search.objective=memory_bytes --out out", "one of tokens_per_s_per_gpu or tokens_per_s"),
+        ("run space.yaml --set search.objective=memory_bytes --out out", "tokens_per_dollar, tokens_per_joule or days"),
     ],
 )  # fmt: skip
 def test_input_that_cannot_be_used_is_named_at_its_place(here: Path, words: str, said: str) -> None:

@@ -113,7 +113,9 @@ def band(cluster: Cluster, model: Model, fp8: int) -> ErrorBand:
     if not unmeasured_mixers(model) and not cluster.is_hypothetical:
         return found
     bands = [UNKNOWN, found, *(errors[name] for name in names if name in errors)]
-    return ErrorBand(low=min(b.low for b in bands), high=max(b.high for b in bands), runs=0.0)
+    device = cluster.accelerator
+    low, high = min(b.low for b in bands) * device.spread_low, max(b.high for b in bands) * device.spread_high
+    return ErrorBand(low=low, high=high, runs=0.0)
 
 
 def supposed_band(cluster: Cluster, model: Model) -> ErrorBand | None:

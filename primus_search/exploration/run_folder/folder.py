@@ -33,7 +33,7 @@ from primus_search.exploration.run_folder.journal import SEARCHED, Journal
 from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
 from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, resolved_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
-from primus_search.exploration.scaling_table import Rung, ladder
+from primus_search.exploration.scaling_table import Rung
 from primus_search.space import Space
 
 if TYPE_CHECKING:
@@ -137,11 +137,8 @@ class RunFolder:
 
     # --- at the end ------------------------------------------------------------------------------------------------
 
-    def write(self, result: SearchResult, *, token_budget: float = 0.0) -> None:
-        """All files of a finished search; `run.json` last, so that a folder with it is complete.
-
-        `token_budget`: tokens to train on, for days and cost in `scaling.csv`.
-        """
+    def write(self, result: SearchResult) -> None:
+        """All files of a finished search; `run.json` last, so that a folder with it is complete."""
         try:
             (self.path / "run.json").unlink(missing_ok=True)  # an earlier run's must not vouch for this one's tables
             files = {
@@ -151,11 +148,11 @@ class RunFolder:
                 RESOLVED: resolved_bytes(result.space),
             }
             if len(result.clusters) > 1:
-                files["scaling.csv"] = csv_bytes([_scaling_row(rung) for rung in ladder(result, token_budget)])
+                files["scaling.csv"] = csv_bytes([_scaling_row(rung) for rung in result.rungs])
             for name, content in files.items():
                 self._write(name, content)
             written = {name: file_facts(content) for name, content in files.items()}
-            facts = summary(result, token_budget=token_budget) | {"files": written}
+            facts = summary(result) | {"files": written}
             self._write("run.json", json.dumps(facts, indent=2).encode() + b"\n")
             if result.is_complete:
                 (self.path / "journal.bin").unlink(missing_ok=True)
@@ -180,7 +177,7 @@ OF_RESULT = (
 """What run.json takes of a result as it is."""
 
 
-def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any]:
+def summary(result: SearchResult) -> dict[str, Any]:
     """The content of `run.json`; `scaling` has the rows of scaling.csv, null for what is infinite."""
     space, best = result.space, result.best
     return {
@@ -198,7 +195,8 @@ def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any
         "gpus": best.choice.cluster.world,
         "workload": asdict(space.workload),
         **{name: result.__getattribute__(name) for name in OF_RESULT},
-        **{name: space.search.__getattribute__(name) for name in ("seed", "objective", "memory_margin")},
+        **{name: space.search.__getattribute__(name) for name in ("seed", "memory_margin")},
+        "objective": space.objective,
         "complete": result.is_complete,
         "notes": [*result.space.notes, *result.notes],
         "removed": [
@@ -220,8 +218,9 @@ def summary(result: SearchResult, *, token_budget: float = 0.0) -> dict[str, Any
             }
             for found in result.clusters
         ],
-        "token_budget": token_budget,
-        "scaling": finite([_scaling_row(rung) for rung in ladder(result, token_budget)]),
+        "goal": asdict(space.goal),
+        "token_budget": space.goal.tokens,
+        "scaling": finite([_scaling_row(rung) for rung in result.rungs]),
         "best": best.ranking.row(0),
         **({} if result.answer is None else {"answer": result.answer.as_data()}),
         **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),

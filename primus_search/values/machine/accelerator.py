@@ -166,6 +166,8 @@ class Accelerator:
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
                           shared with everything else; fitted to training runs, 1 where there are none
+    ancestor              device whose efficiencies stand in for those of one that is planned; empty: it exists
+    spread_low, spread_high  of a planned device: rates that it may reach, over those of its file, 90 % interval
     tables                measured kernels, asked before the laws; see `cost/laws/measured_correction.py`
     """
 
@@ -186,6 +188,9 @@ class Accelerator:
     launch: LaunchLaw
     footprint: Footprint = Footprint()
     training_rate: float = 1.0
+    ancestor: str = ""
+    spread_low: float = 1.0
+    spread_high: float = 1.0
     tables: Tables = NO_TABLES
 
     def room_bytes(self, margin: float = 0.0) -> float:

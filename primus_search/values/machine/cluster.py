@@ -16,16 +16,33 @@ class Reliability:
     restart_minutes           from a failure to the next step: finding it, replacing the node, loading the checkpoint
     checkpoint_bytes_per_s    rate at which one node writes its part of a checkpoint
     node_repair_hours         from a failure until that node can be used again; spare nodes stand in meanwhile
+    mtbf_is_assumed           node_mtbf_hours is of another device: none is published of this one
     """
 
     node_mtbf_hours: float = 0.0
     restart_minutes: float = 0.0
     checkpoint_bytes_per_s: float = 0.0
     node_repair_hours: float = 0.0
+    mtbf_is_assumed: bool = False
 
 
 UNFAILING = Reliability()
 """Of hardware that says nothing: no failures, and checkpoints that take no time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """Watts of one device with its share of the node, cooling of the building left out; 0: unknown.
+
+    busy_w, idle_w  while training, and without work      limit_w  power limit of the device alone
+    """
+
+    busy_w: float = 0.0
+    idle_w: float = 0.0
+    limit_w: float = 0.0
+
+
+UNMETERED = Power()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +66,9 @@ class Cluster:
 
     @property
     def is_hypothetical(self) -> bool:
-        """Whether a rate, a link or a number of the software is a user's own: no measurement speaks for it."""
-        return any(path != CAPACITY for path in self.overridden)
+        """Whether the device is planned, or a rate, a link or a number of the software is a user's own: no measurement
+        speaks for it."""
+        return bool(self.accelerator.ancestor) or any(path != CAPACITY for path in self.overridden)
 
     @property
     def world(self) -> int:
