@@ -92,13 +92,21 @@ def explain(
     what_if: list[str] | None = None,
     framework: str = "",
     top: int = 8,
+    log: Path | None = None,
+    hardware: str = "",
     as_json: bool = False,
 ) -> None:
     """Why a candidate of a run is fast or slow, what each knob gives, what would help.
 
     --why-not "tp=4,pp=2" asks about another configuration, --why-not @launch.sh about the one of a launch file,
-    --what-if hardware.nic_GBps=100 about another machine.
+    --what-if hardware.nic_GBps=100 about another machine. --log FILE: why the job of a log is slow, by the projection
+    of its own row, or of the RUN and row that are named.
     """
+    if log is not None:
+        from primus_search.cli.watch import explain_log
+
+        explain_log(log, list(words or []), hardware, as_json)
+        return
     saved, rows = run_and_rows(words)  # before the rest is loaded: most mistakes are a wrong folder
     from primus_search.analysis.explanation import explain as explained
 

@@ -91,6 +91,12 @@ def _of_options(
     return space, chunk.candidates, [*space.notes, *notes], not_modelled
 
 
+def of_file(file: Path, hardware: str) -> "tuple[Space, Candidates]":
+    """The space and the one candidate of an experiment or a log. Raises InputError where it is none."""
+    space, one, *_ = _of_options(file, "", hardware, 0, None, None, None, "", "")
+    return space, one
+
+
 def _started(space: "Space") -> "tuple[Candidates | None, list[str]]":
     """The candidate of a file that raises in its first step, not at its start, and why; None for another."""
     from dataclasses import replace

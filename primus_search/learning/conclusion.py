@@ -83,5 +83,6 @@ def conclude(
         settings=kept,
         assumed=dict(assumed or {}),
         not_modelled=tuple(seen.notes),
+        lines=tuple(seen.step_lines),
         **values,
     )

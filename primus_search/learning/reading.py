@@ -14,7 +14,7 @@ Left out, in this order:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
@@ -55,7 +55,7 @@ class LogReading:
     `step_s`: median of the steady iterations, in seconds; `steps` of them were used,
     and `noise` is their relative spread (robust standard deviation over median). `peak_memory_bytes`: largest over
     the ranks that print it. `vpp` is None both where it is not printed and where it is printed as None.
-    `not_modelled`: properties of the run that a projection does not reproduce.
+    `not_modelled`: properties of the run that a projection does not reproduce. `lines`: every step time that it prints.
     """
 
     source: str
@@ -83,10 +83,12 @@ class LogReading:
     assumed: Mapping[str, Assumption] = field(default_factory=dict)
     not_modelled: tuple[str, ...] = ()
     died: Death | None = None
+    lines: "tuple[StepLine, ...]" = field(default=(), repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """The reading as plain values, in the order of the fields."""
-        return asdict(self) | {"not_modelled": list(self.not_modelled)}
+        """The reading as plain values, in the order of the fields; without its lines."""
+        plain = asdict(replace(self, lines=())) | {"not_modelled": list(self.not_modelled)}
+        return {name: value for name, value in plain.items() if name != "lines"}
 
 
 WARM_UP_ITERATIONS = 3
@@ -140,7 +142,7 @@ def steady(lines: Sequence[StepLine], *, is_cut: bool = False) -> Steady | None:
             first.setdefault((line.iteration, line.seconds), line)
     once = list(first.values())
     begins_late = is_cut and bool(once) and once[0].iteration > WARM_UP_ITERATIONS + once[0].span
-    kept = _after_warm_up(once, WARM_UP_ITERATIONS if begins_late else 0)
+    kept = after_warm_up(once, WARM_UP_ITERATIONS if begins_late else 0)
     kept = [line for line in kept if line.shape == kept[-1].shape]
     if not kept:
         return None
@@ -155,7 +157,8 @@ def steady(lines: Sequence[StepLine], *, is_cut: bool = False) -> Steady | None:
     return Steady(step_s=middle, noise=sigma / middle, lines=tuple(kept))
 
 
-def _after_warm_up(lines: Sequence[StepLine], done: int) -> list[StepLine]:
+def after_warm_up(lines: Sequence[StepLine], done: int = 0) -> list[StepLine]:
+    """The lines behind the warm-up of every process; `done`: its iterations before the first line."""
     kept, last = [], -1
     for line in lines:
         if line.iteration <= last:

@@ -97,9 +97,14 @@ class Transcript:
         numbers = (int(float(value.replace(",", "").replace("_", ""))) for value in texts)
         return next((number for number in numbers if number > 0), None)
 
+    @property
+    def step_lines(self) -> list[StepLine]:
+        """The lines that state step times; of several kinds those of the preferred one."""
+        return self.scratch.get(PREFERRED) or self.steps
+
     def steady(self) -> Steady | None:
         """The steady part of the run; without a word of its settings its log was cut out of a longer one."""
-        return steady(self.scratch.get(PREFERRED) or self.steps, is_cut=len(self.facts) < FEWEST_FACTS)
+        return steady(self.step_lines, is_cut=len(self.facts) < FEWEST_FACTS)
 
     def died(self) -> Death | None:
         """The death of the run: an error message after which it logged no more than a few steps."""
