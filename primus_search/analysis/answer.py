@@ -22,6 +22,7 @@ from primus_search.exploration.result import SearchResult, traced_shortfall_byte
 from primus_search.files.evidence_files import load_ranges
 from primus_search.files.framework_files import framework_names, load_framework
 from primus_search.space import ClusterChoice, Space
+from primus_search.values.job import Job
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.accelerator import Accelerator
 
@@ -81,7 +82,8 @@ def decide(
         job=f"{space.model.name}, {_billions(space.model)} | {cluster.world:,} {device.name} "
         f"({cluster.num_nodes:,} x {cluster.network.gpus_per_node}) | {choice.framework.title}, "
         f"stack {cluster.stack.title}",
-        size=f"sequence {space.workload.seq_length:,}, global batch {space.workload.global_batch_size:,}{best_of}",
+        size=f"sequence {space.workload.seq_length:,}, global batch {space.workload.global_batch_size:,}{best_of}"
+        f"{task_words(ranking.job)}",
         what=in_words(first),
         rate=first[RATE],
         low=first["tokens_per_s_per_gpu_low"],
@@ -110,6 +112,18 @@ def _peak_flops_per_s(device: Accelerator, number_format: str) -> float:
 def _billions(model: Any) -> str:
     total, active = model.total_params / 1e9, model.active_params / 1e9
     return f"{total:,.1f} B" if active >= total else f"{total:,.1f} B ({active:,.1f} B active)"
+
+
+def task_words(job: Job) -> str:
+    """What a job trains, in words behind a comma: the task, and of adapters the rank and the parameters; empty for
+    pre-training."""
+    workload, model = job.workload, job.model
+    if workload.adapters is None:
+        return ", SFT of all weights" if workload.task == "sft" else ""
+    base = "" if workload.adapters.base.name == "bf16" else f" beside {workload.adapters.base.name} weights"
+    name = {"lora": "LoRA", "qlora": "QLoRA"}[workload.task]
+    millions = model.trained_params / 1e6
+    return f", {name} rank {workload.adapters.rank}{base}: {millions:,.1f} M of {model.total_params / 1e9:,.1f} B trained"
 
 
 def _counts(result: SearchResult) -> str:

@@ -210,6 +210,8 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
         "job": {
             "model": model.name,
             "parameters": model.total_params,
+            "trained_parameters": space.job.model.trained_params,
+            "task": space.workload.task,
             "layers": model.num_layers,
             "nodes": cluster.num_nodes,
             "gpus_per_node": cluster.network.gpus_per_node,
@@ -245,12 +247,14 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
 def _print(space: "Space", figures: dict[str, Any]) -> None:
     from textwrap import fill
 
+    from primus_search.analysis.answer import task_words
     from primus_search.analysis.labels import ROUNDING, chance, counted
     from primus_search.base.html_templates import rendered
     from primus_search.base.units import GB
     from primus_search.cost.confidence.uncertainty import supposed_band
 
     values = {"nodes": counted(space.cluster.num_nodes, "node"), "chance": chance(figures["fit_probability"])}
+    values["task"] = task_words(space.job)
     supposed = supposed_band(space.cluster, space.model)
     values["supposed"] = supposed.stacks if supposed else ""
 

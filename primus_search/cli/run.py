@@ -109,9 +109,9 @@ SPACE_FILE = "space.yaml"
 def ask(
     model: str, hardware: str, seq: int, batch: int, nodes: str = "", gpus: str = "", tokens: str = "",
     within: str = "", budget: str = "", chance: float | None = None, objective: str = "", cheapest: bool = False,
-    price: list[str] | None = None, framework: str = "", stack: str = "",
-    now: Path | None = None, log: list[Path] | None = None, sets: list[str] | None = None, out: Path | None = None,
-    bench: str = "", force: bool = False, verbose: bool = False, json: bool = False,
+    price: list[str] | None = None, framework: str = "", stack: str = "", task: str = "", rank: int = 0,
+    modules: str = "", now: Path | None = None, log: list[Path] | None = None, sets: list[str] | None = None,
+    out: Path | None = None, bench: str = "", force: bool = False, verbose: bool = False, json: bool = False,
 ) -> None:  # fmt: skip
     """Ask without a space file: the best configurations of a model on some nodes, everything else searched."""
     from primus_search.declare import make_space
@@ -133,6 +133,7 @@ def ask(
     data = _space_of(model, hardware, {"nodes": nodes} if nodes else {"gpus": gpus}, seq, batch) | {
         key: value for key, value in (("framework", framework), ("stack", stack)) if value
     }
+    data["workload"] |= _trained(task, rank, modules)
     given = [*(sets or []), *overrides("ask", goal)]
     space = make_space(data, name="ask", overrides=given)  # whatever is wrong is said before a file is written
     folder = out or default_folder(space.name)
@@ -154,6 +155,13 @@ def ask(
         verbose=verbose,
         json=json,
     )
+
+
+def _trained(task: str, rank: int, modules: str) -> dict[str, Any]:
+    """Keys of the workload that say what is trained: adapters where a rank or modules are given."""
+    lora: dict[str, Any] = {"rank": rank} if rank else {}
+    lora |= {"modules": [one.strip() for one in modules.split(",")]} if modules else {}
+    return ({"task": task or "lora"} if task or lora else {}) | ({"lora": lora} if lora else {})
 
 
 def _space_of(model: str, hardware: str, size: dict[str, str], seq: int, batch: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from primus_search.cost.laws.optimizer import (
     optimizer_s,
 )
 from primus_search.cost.memo import alike, in_order
-from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.parameters import trained_shares
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
@@ -71,7 +71,7 @@ def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:
     work_s, least_s = np.zeros((2, len(job.model.kinds), len(c))), np.zeros(len(c))
     for k, kind in enumerate(job.model.kinds):
         for o in layer_operations(job, kind, whole):
-            if not isinstance(o, LinearOp | GroupedLinear):
+            if not isinstance(o, LinearOp | GroupedLinear) or not o.is_trained:
                 continue
             one_s = newton_schulz_s(job.accelerator, o.n, o.k)
             experts = np.asarray(o.groups) if isinstance(o, GroupedLinear) else np.ones(1)
@@ -103,7 +103,7 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
     Source: NVIDIA/Megatron-LM core/distributed/finalize_model_grads.py `_allreduce_word_embedding_grads`.
     """
     network, stack, pp = job.network, job.stack, np.maximum(c.pp, 1)
-    if not job.model.is_tied or not np.any(c.pp > 1):
+    if not job.model.is_tied or job.model.adapters or not np.any(c.pp > 1):
         return np.zeros(len(c))
     ends = [ranks_of(c.placement(i))[[0, c.pp[i] * c.vpp[i] - 1]] for i in range(len(c))]
     first, last = np.array(ends).T
@@ -117,11 +117,12 @@ def tied_gradient_s(job: Job, c: Candidates) -> Floats:
 
 
 def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
-    """Parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
+    """Trained parameters, experts apart, on the pipeline rank that holds most; before sharding over replicas."""
     model, s = job.model, Share.of(job, c)
-    dense_of = np.array([layer_dense_params(model, kind, s) for kind in model.kinds])
-    expert_of = np.array([layer_expert_params(model, s) if k.is_moe else 0.0 * s.tp for k in model.kinds])
-    mtp = dense_of[model.kinds.index(model.layers[-1])] + 2.0 * model.hidden**2 / s.tp
+    is_trained = model.adapters is None
+    of_kinds = [trained_shares(model, kind, s) for kind in model.kinds]
+    dense_of, expert_of = (np.array(many) for many in zip(*of_kinds, strict=True))
+    mtp = dense_of[model.kinds.index(model.layers[-1])] + is_trained * 2.0 * model.hidden**2 / s.tp
     mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
     out = np.zeros((2, len(c)))
     for members, stages, ranks in _placements(model, c):
@@ -129,7 +130,7 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
         on_rank = [np.flatnonzero(ranks == rank) for rank in range(pp)]
         shares = [model.is_tied and bool(stages.has_embedding[stage].any()) for stage in on_rank]
         has_matrix = stages.has_head * ~np.array(shares)[ranks]
-        ends = stages.num_embeddings * model.input_params + has_matrix * model.head_params
+        ends = is_trained * (stages.num_embeddings * model.input_params + has_matrix * model.head_params)
         layers = range(len(model.kinds))
         dense = in_order(stages.counts[:, [k]] * dense_of[k, members] for k in layers)
         dense = dense + stages.mtp[:, None] * mtp[members] + ends[:, None] / c.tp[members]

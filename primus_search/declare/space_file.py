@@ -21,6 +21,7 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
+from primus_search.declare.tuning import adapters_of, must_fit
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
 from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.files.search_path import FileKind, find, is_path, title
@@ -130,7 +131,7 @@ class _Assembly:
         if shape.name is not None and (wrong := name_problem(shape.name)):
             self.problems.append(self.document.problem(("name",), wrong))
         model = self._model(shape)
-        workload = _workload(shape)
+        workload = self._workload(shape, model)
         items, hardware_axes = self._axes_as_written(shape.space)
         choices = self._clusters(shape, hardware_axes, model)
         constraints = self._constraints(shape)
@@ -146,7 +147,7 @@ class _Assembly:
         hardware = " or ".join(title(text) for text in given)
         space = Space(
             name=shape.name or f"{title(shape.model)} on {hardware}",
-            model=model,
+            model=replace(model, adapters=workload.adapters),
             workload=workload,
             clusters=tuple(choices),
             constraints=constraints,
@@ -190,6 +191,19 @@ class _Assembly:
             self._note_towers(model, shape)
         self.notes += [f"model key '{key}' ignored as told (--ignore)" for key in (model.ignored if model else ())]
         return model
+
+    def _workload(self, shape: SpaceFile, model: Model | None) -> Workload:
+        """The workload of the file; one that trains all weights where its adapters cannot be read."""
+        given, is_given = shape.workload, "lora" in shape.workload.model_fields_set
+        try:
+            adapters = adapters_of(given.task, given.lora.model_dump(), is_given=is_given)
+            if adapters is not None and model is not None:
+                must_fit(adapters, model)
+        except ValueError as error:
+            self.problems.append(self.document.problem(("workload", "lora"), str(error)))
+            adapters = None
+        task = given.task if adapters or not given.task.endswith("lora") else "sft"
+        return replace(_workload(shape), task=task, adapters=adapters)
 
     def _note_towers(self, model: Model, shape: SpaceFile) -> None:
         """Say what every tower costs, or why it is not projected; a problem for images without a tower."""
@@ -342,9 +356,9 @@ class _Assembly:
 
     def _frameworks(self, shape: SpaceFile, hardware: Hardware) -> list[Framework]:
         """The frameworks named, or the one that is assumed on this hardware."""
-        vendor = hardware.accelerator.vendor
+        vendor, has_adapters = hardware.accelerator.vendor, shape.workload.task.endswith("lora")
         if shape.framework is None:
-            return [default_framework(vendor)]
+            return [default_framework(vendor, has_adapters=has_adapters)]
         found = []
         for name, keys in self._listed("framework", shape.framework):
             load = partial(load_framework, name, beside=self.beside, where=self.document.where(keys))
@@ -352,6 +366,10 @@ class _Assembly:
             if framework is not None and not framework.runs_on(vendor):
                 known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
                 what = f"{framework.title} does not run on {hardware.name} ({vendor}); use {join_words(known)}"
+                self.problems.append(self.document.problem(keys, what))
+            elif framework is not None and has_adapters and not (framework.is_any or framework.adapters):
+                known = [one for one in framework_names() if load_framework(one).adapters]
+                what = f"{framework.title} has no low-rank adapters here; use {join_words([*known, 'any'])}"
                 self.problems.append(self.document.problem(keys, what))
             elif framework is not None:
                 found.append(framework)
@@ -459,6 +477,9 @@ class _Assembly:
             except ConstraintError as error:
                 self.problems.append(Problem(where, f"{text!r}: {error}"))
             constraints.append(Constraint(text=text, where=where))
+        if shape.workload.task.endswith("lora"):
+            where = self.document.where(("workload", "lora"))
+            constraints.append(Constraint(text=f"{shape.workload.lora.rank} % tp == 0", where=where))
         if shape.search.numerics == "safe":
             where = self.document.where(("search", "numerics"))
             constraints += [Constraint(text=f"{knob.name} == {knob.word(knob.off)!r}", where=where) for knob in NUMERIC]
@@ -520,7 +541,7 @@ def _search(shape: SpaceFile) -> SearchSettings:
 
 
 def _workload(shape: SpaceFile) -> Workload:
-    """The workload; images that do not fit a sample, which `_note_towers` refuses, are left out."""
-    given = shape.workload.model_dump()
+    """The workload but for what is trained; images that do not fit a sample, which `_note_towers` refuses, are left out."""
+    given = shape.workload.model_dump(exclude={"task", "lora"})
     fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
     return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})

@@ -20,12 +20,29 @@ from primus_search.base.units import read_amount, read_days
 from primus_search.declare.axes import AXIS
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
+from primus_search.values.model import Task
+from primus_search.values.model.adapters import DEFAULT_MODULES
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class LoraFile(_Strict):
+    """Low-rank adapters beside frozen weights."""
+
+    rank: int = Field(default=32, ge=1, le=65536)
+    """Rank of every adapter; tensor parallelism has to divide it."""
+    alpha: float = Field(default=32.0, gt=0.0)
+    """Adapters' outputs are scaled by alpha over rank."""
+    modules: list[str] = Field(default_factory=lambda: list(DEFAULT_MODULES))
+    """Adapted matrices: linear_qkv, linear_proj, linear_fc1, linear_fc2, experts ...; or HuggingFace's q_proj ..."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of an adapter's inputs that is dropped."""
+    base: str = ""
+    """How frozen weights are held: bf16, nf4, nf4_single or int8; left out: bf16 for lora, nf4 for qlora."""
 
 
 class WorkloadFile(_Strict):
@@ -47,6 +64,10 @@ class WorkloadFile(_Strict):
     """Tokens of one image; 0: as the model's configuration says, else all image tokens are one image."""
     trains_towers: bool = True
     """Whether towers and their projectors are trained; false: frozen."""
+    task: Task = "pretrain"
+    """What is trained: all weights (`pretrain`, `sft`), or adapters beside frozen ones (`lora`; `qlora`: in 4 bits)."""
+    lora: LoraFile = Field(default_factory=LoraFile)
+    """The adapters of the tasks lora and qlora."""
 
 
 class BudgetFile(_Strict):

@@ -82,4 +82,4 @@ def checkpoint_bytes(job: Job, one: Candidates) -> float:
     """Bytes of one checkpoint of one candidate: every weight, master weight and moment once."""
     formats = ("weight_bytes", "master_weight_bytes", "moment_bytes", "moment_bytes")
     per_parameter = sum(float(state_bytes(job.stack, name, one.state_format)[0]) for name in formats)
-    return job.model.total_params * per_parameter
+    return job.model.trained_params * per_parameter

@@ -35,7 +35,7 @@ from primus_search.values.machine.stack import GROUP_OF
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
 
-_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults")
+_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters")
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
     "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
@@ -43,11 +43,13 @@ _UNKNOWN = {
 }  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
+ADAPTERS_BY_VENDOR = {"amd": "primus", "nvidia": "nemo"}
+"""What starts one that trains low-rank adapters."""
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "before",
+    "variants", "decides", "before", "adapters",
 )  # fmt: skip
 
 
@@ -56,9 +58,9 @@ def framework_names() -> tuple[str, ...]:
     return tuple(names(FileKind.FRAMEWORK))
 
 
-def default_framework(vendor: str) -> Framework:
-    """The framework that is assumed on the devices of a vendor."""
-    return load_framework(DEFAULT_BY_VENDOR.get(vendor.lower(), ANY))
+def default_framework(vendor: str, *, has_adapters: bool = False) -> Framework:
+    """The framework that is assumed on the devices of a vendor, for a job that trains all weights or adapters."""
+    return load_framework((ADAPTERS_BY_VENDOR if has_adapters else DEFAULT_BY_VENDOR).get(vendor.lower(), ANY))
 
 
 def load_framework(text: str, *, beside: Path | None = None, where: str = "framework") -> Framework:

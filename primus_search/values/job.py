@@ -24,14 +24,16 @@ class Job:
     launcher: str = ""
 
     def __post_init__(self) -> None:
-        """A job holds the model's towers where its workload has images, trained or frozen as the workload says."""
+        """A job's model has what the workload says: its towers where it has images, and adapters beside frozen weights."""
         has_images = self.workload.image_tokens > 0
-        held = tuple(replace(t, is_trained=self.workload.trains_towers) for t in self.model.towers if t.is_counted)
+        adapters = self.workload.adapters
+        trains_towers = self.workload.trains_towers and adapters is None
+        held = tuple(replace(t, is_trained=trains_towers) for t in self.model.towers if t.is_counted)
         towers = held if has_images else ()
         if has_images and not held:
             raise ValueError(f"image_tokens: {self.model.name} has no tower whose sizes are known")
-        if towers != self.model.towers:
-            object.__setattr__(self, "model", replace(self.model, towers=towers))
+        if towers != self.model.towers or adapters != self.model.adapters:
+            object.__setattr__(self, "model", replace(self.model, towers=towers, adapters=adapters))
 
     @property
     def accelerator(self) -> Accelerator:

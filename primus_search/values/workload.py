@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from primus_search.values.model.adapters import Adapters, Task
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -21,6 +23,7 @@ class Workload:
     image_tokens       tokens of a sample that towers make from its images; 0: text alone, no tower is held
     tokens_per_image   of one image; 0: what the model's configuration says, else all image tokens are one image
     trains_towers      false: towers and their projectors are frozen
+    task               pretrain or sft: all weights are trained; lora or qlora: `adapters` alone, beside frozen weights
     """
 
     seq_length: int
@@ -33,6 +36,8 @@ class Workload:
     image_tokens: int = 0
     tokens_per_image: int = 0
     trains_towers: bool = True
+    task: Task = "pretrain"
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:
@@ -43,6 +48,8 @@ class Workload:
             raise ValueError("routing_spread is a standard deviation and cannot be negative")
         if not 0 <= self.tokens_per_image <= self.image_tokens <= self.seq_length:
             raise ValueError("tokens_per_image is at most image_tokens, and these at most seq_length")
+        if (self.adapters is not None) != self.task.endswith("lora"):
+            raise ValueError("adapters are of the tasks lora and qlora, which need them")
 
     @property
     def attended_length(self) -> float:

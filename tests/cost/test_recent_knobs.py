@@ -94,9 +94,9 @@ def test_megatron_fsdp_holds_gradients_until_its_queue_is_full() -> None:
     share = Share(model, Workload(seq_length=4096, global_batch_size=8), stack, c, world=8)
     gradient = stack.memory.shard_gradient_bytes
     queued = 2.0 * 0.7e9 + gradient * 1.2e9
-    held = gathered_bytes(stack, share, np.full(3, 0.2e9), 32)
+    held = gathered_bytes(stack, share, np.full(3, 0.2e9), np.full(3, 0.2e9), 32)
     assert held == pytest.approx([(2.0 + gradient) * 0.4e9, queued, queued])
-    small = gathered_bytes(stack, share, np.full(3, 0.01e9), 32)
+    small = gathered_bytes(stack, share, np.full(3, 0.01e9), np.full(3, 0.01e9), 32)
     assert small == pytest.approx([(2.0 + gradient) * 0.02e9, *2 * [(2.0 + gradient) * 0.32e9]])
 
 

@@ -83,6 +83,8 @@ def sharded(
         d,
         dense_params=np.full(len(c), 4e8),
         expert_params=np.full(len(c), 8e8),
+        trained_dense=np.full(len(c), 4e8),
+        trained_experts=np.full(len(c), 8e8),
         forward_s=forward_s,
         backward_s=backward_s,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from primus_search.cost.memo import in_order
+from primus_search.cost.memory.adapter_memory import adapter_output_gradients, kept_beside_frozen, unpacked_bytes
 from primus_search.cost.memory.mixer_memory import Saved, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
@@ -91,6 +92,15 @@ def _is_away(tensor: Saved, s: Share) -> Bools:
 
 def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
     """Every tensor one layer of that kind saves, in the order it is made."""
+    tensors = _of_trained(model, stack, kind, s, seq_length)
+    if model.adapters is None:
+        return tensors
+    of_kernel = ~exchanges_heads(s) & (stack.kernels.attention_kernel != UNFUSED)
+    return kept_beside_frozen(model, kind, s, tensors, linear_input_bytes(stack, s), of_kernel)
+
+
+def _of_trained(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
+    """What a layer saves whose own weights are all trained."""
     own, streams, blocks = _own_mixer(kind), model.hyper_streams, model.num_blocks(kind)
     absent = ABSENT[isinstance(kind.mixer, NoMixer), isinstance(kind.feed_forward, NoFeedForward)]
     model, kind, s = seen(model, kind, s)
@@ -140,7 +150,7 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
 
     A root-mean-square norm of several operations keeps, instead of its input, the FP32 copy of it and the normalised
-    BF16 one that the weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm. A compiled
+    BF16 one that a trained weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm. A compiled
     one keeps no output where backward makes it again (`recomputes_norms`).
 
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
@@ -166,7 +176,8 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
         attention_out, mlp_out = 0.0 * attention_out, 0.0 * mlp_out
     mask = MASK_BYTES * stream * (1.0 if stack.kernels.has_dropout else 0.0)
     is_eager = model.norm == "rmsnorm" and not stack.kernels.has_fused_norm
-    norm_input = (FP32_BYTES + BF16_BYTES if is_eager else BF16_BYTES) * stream
+    eager = FP32_BYTES + BF16_BYTES * (model.adapters is None)
+    norm_input = (eager if is_eager else BF16_BYTES) * stream
     tensors = [
         Saved(name="layer input", bytes=norm_input),
         Saved(name="attention norm output", bytes=attention_out, dropped_by=Recompute.LAYERNORM, weight_input=True),
@@ -328,7 +339,14 @@ def linear_input_bytes(stack: Stack, s: Share) -> Floats:
 
 
 def output_gradients(model: Model, kind: LayerKind, s: Share) -> Floats:
-    """Gradients of the outputs of all linears of a layer, which a put-off weight gradient waits with."""
+    """Gradients of the outputs of all trained linears of a layer, which a put-off weight gradient waits with."""
+    if model.adapters is not None:
+        return adapter_output_gradients(model, kind, s)
+    return _all_output_gradients(model, kind, s)
+
+
+def _all_output_gradients(model: Model, kind: LayerKind, s: Share) -> Floats:
+    """BF16 bytes of the outputs of all linears of a layer."""
     own = _own_mixer(kind)
     model, kind, s = seen(model, kind, s)
     down = s.split_tokens + s.routed_rows if kind.is_moe else s.split_tokens
@@ -351,9 +369,9 @@ def backward_transients(model: Model, kind: LayerKind, s: Share) -> Floats:
     """Gradients of activations while the MLP or the experts run backward, and sequences gathered over tp.
 
     Gradient of the activation's input and output, of the block's input and output; with sequence parallelism the
-    norm output and its gradient exist gathered, over all tokens.
+    norm output and its gradient exist gathered, over all tokens. A packed matrix is there in BF16.
     """
-    own = _own_mixer(kind)
+    own, unpacked = _own_mixer(kind), unpacked_bytes(model, kind, s)
     model, kind, s = seen(model, kind, s)
     matrices = model.num_mlp_matrices
     inner = _mlp_inner(model, kind, s) * matrices / (matrices - 1)
@@ -361,7 +379,7 @@ def backward_transients(model: Model, kind: LayerKind, s: Share) -> Floats:
     gathered = np.where(s.split_tokens < s.tokens, 2.0 * s.tokens * model.hidden, 0.0)
     if own is not None:
         inner = np.maximum(inner, 2.0 * mixer_outputs(own, model.hidden, s))
-    return BF16_BYTES * (inner + 2.0 * rows * model.hidden + gathered)
+    return BF16_BYTES * (inner + 2.0 * rows * model.hidden + gathered) + unpacked
 
 
 def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:
@@ -386,7 +404,7 @@ def kept_by_operation(model: Model, stack: Stack, kind: LayerKind, s: Share) -> 
     recomputed; torchtitan/models/llama4/infra/parallelize.py (`apply_compile`); torch's
     `compute_intensive_ops` in torchtitan/distributed/activation_checkpoint.py.
     """
-    products = output_gradients(model, kind, s)
+    products = _all_output_gradients(model, kind, s)
     model, kind, s = seen(model, kind, s)
     stream = BF16_BYTES * s.split_tokens * model.hidden
     if kind.is_moe and stack.memory.hides_expert_layers:

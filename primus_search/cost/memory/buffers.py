@@ -16,11 +16,14 @@ HOP_TENSORS = 2.0
 """Activations and gradients each have one tensor on its way over a pipeline hop."""
 
 
-def gathered_bytes(stack: Stack, s: Share, layer_params: Floats, layers: int) -> Floats:
+def gathered_bytes(
+    stack: Stack, s: Share, layer_params: Floats, trained_params: Floats, layers: int, packed_bytes: float = 0.0
+) -> Floats:
     """FSDP while one layer runs backward: BF16 weights of the layers gathered, and gradients not yet reduced.
 
     Formula: 2 bytes * min(P, max(gathered layers * P_layer, P_layer + Q/2))
              + bytes per gradient * min(P, max(layers in reduction * P_layer, P_layer + Q)), P = layers/pp * P_layer
+    Of frozen weights no gradient waits: the second term is of those that are trained. Packed ones travel as they are.
     The counts from the stack: current and prefetched layer, a BF16 gradient and its FP32 copy for the reduction.
     Weights that stay gathered are not counted here. Q: Megatron-FSDP frees a gradient only when more than its queue
     waits behind it, and prefetches half as much. Source: NVIDIA/Megatron-LM param_and_grad_buffer.py
@@ -28,20 +31,19 @@ def gathered_bytes(stack: Stack, s: Share, layer_params: Floats, layers: int) ->
     """
     m = stack.memory
     queue = np.where(s.sharding >= Sharding.HSDP, m.shard_queue_params, 0.0)
-    everything = layer_params * layers / s.pp
 
-    def at_once(number: float, waiting: Floats) -> Floats:
-        return np.minimum(np.maximum(number * layer_params, layer_params + waiting), everything)
+    def at_once(params: Floats, number: float, waiting: Floats) -> Floats:
+        return np.minimum(np.maximum(number * params, params + waiting), params * layers / s.pp)
 
-    gathered = np.where(keeps_gathered(stack, s), 0.0, at_once(m.shard_gather_layers, queue / 2.0))
-    held = BF16_BYTES * gathered + m.shard_gradient_bytes * at_once(m.shard_gradient_layers, queue)
+    gathered = np.where(keeps_gathered(stack, s), 0.0, at_once(layer_params, m.shard_gather_layers, queue / 2.0))
+    held = (packed_bytes or BF16_BYTES) * gathered + m.shard_gradient_bytes * at_once(trained_params, m.shard_gradient_layers, queue)
     return np.where(shards_weights(s) | keeps_gathered(stack, s), held, 0.0)
 
 
-def gathered_head_bytes(stack: Stack, s: Share, params: Floats) -> Floats:
-    """FSDP while head and loss run: the output matrix in BF16 and one unreduced gradient of it."""
+def gathered_head_bytes(stack: Stack, s: Share, params: Floats, *, has_gradient: bool) -> Floats:
+    """FSDP while head and loss run: the output matrix in BF16 and one unreduced gradient of it, if it is trained."""
     alone = shards_weights(s) & (not stack.sharding.gathers_ends)
-    return np.where(alone, (BF16_BYTES + stack.memory.shard_gradient_bytes) * params, 0.0)
+    return np.where(alone, (BF16_BYTES + has_gradient * stack.memory.shard_gradient_bytes) * params, 0.0)
 
 
 def gathered_ends_bytes(stack: Stack, s: Share, params: Floats, *, has_gradient: bool) -> Floats:

@@ -57,13 +57,14 @@ def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
     logits = s.tokens * model.vocab_size / s.tp * num_losses
     is_whole = m.loss_chunks <= 1.0
     stream = s.split_tokens * model.hidden * num_losses
+    is_trained = model.adapters is None
     whole = np.where(s.split_tokens < s.tokens, BF16_BYTES * s.tokens * model.hidden, 0.0)
     gathered_input = np.where(shards_weights(s), 0.0, whole)
     return HeadMemory(
-        inputs=BF16_BYTES * 2.0 * stream,
+        inputs=BF16_BYTES * (1.0 + is_trained) * stream,
         kept_logits=kept * logits * is_whole,
-        waiting_input=BF16_BYTES * stream,
-        waiting_logits=m.element_bytes * logits * is_whole,
+        waiting_input=is_trained * BF16_BYTES * stream,
+        waiting_logits=is_trained * m.element_bytes * logits * is_whole,
         running_logits=np.maximum(at_worst - kept, 0.0) * logits
         if is_whole
         else at_worst * logits / m.loss_chunks + FP32_BYTES * stream,
@@ -74,4 +75,5 @@ def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
 
 def head_weight_gradient(model: Model, s: Share) -> Floats:
     """Bytes of the weight gradient of the output matrix while it exists beside the main gradient."""
-    return np.where(shards_weights(s), 0.0, BF16_BYTES * model.head_params / s.tp)
+    is_trained = model.adapters is None
+    return np.where(shards_weights(s), 0.0, is_trained * BF16_BYTES * model.head_params / s.tp)

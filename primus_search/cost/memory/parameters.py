@@ -18,7 +18,8 @@ from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_
 from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
-from primus_search.values.model import LayerKind, Model
+from primus_search.values.model import LayerKind, Model, adapted_matrices
+from primus_search.values.model.adapters import EACH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,18 +41,25 @@ class ModelState:
 
 
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
-    """One decoder layer of that kind on one device."""
-    dense = state(stack, s, layer_dense_params(model, kind, s), s.shards)
-    if not kind.is_moe:
-        return dense
-    return dense.plus(state(stack, s, layer_expert_params(model, s), s.expert_shards))
+    """One decoder layer of that kind on one device, with its adapters."""
+    base, is_trained = base_bytes(model), model.adapters is None
+    count = layer_dense_params(model, kind, s)
+    found = state(stack, s, count, s.shards, is_trained=is_trained, base_bytes=base)
+    if kind.is_moe:
+        experts = layer_expert_params(model, s)
+        found = found.plus(state(stack, s, experts, s.expert_shards, is_trained=is_trained, base_bytes=base))
+    if is_trained:
+        return found
+    dense, experts = adapter_shares(model, kind, s)
+    return found.plus(state(stack, s, dense, s.shards)).plus(state(stack, s, experts, s.expert_shards))
 
 
 def embedding_state(model: Model, stack: Stack, s: Share) -> ModelState:
     """Token and per-layer embeddings, split over tp by vocabulary, a learned position table, not split."""
     positions = model.learned_positions * model.hidden
     split = model.embedding_params + model.per_layer_table_params - positions
-    return state(stack, s, split / s.tp + positions, s.shards, is_linear=False)
+    count = split / s.tp + positions
+    return state(stack, s, count, s.shards, is_linear=False, is_trained=model.adapters is None)
 
 
 def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
@@ -60,7 +68,7 @@ def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
     Source: DeepSeek-V3 (arXiv:2412.19437) section 2.2; embedding and head are shared with the main model.
     """
     count = 2.0 * model.hidden**2 / s.tp + 3.0 * model.norm_params
-    return state(stack, s, count, s.shards)
+    return state(stack, s, count, s.shards, is_trained=model.adapters is None)
 
 
 def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
@@ -75,7 +83,45 @@ def layer_expert_params(model: Model, s: Share) -> Floats:
     return model.moe.num_experts / s.ep * model.expert_params / s.etp
 
 
-def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: bool = True) -> ModelState:
+def adapter_shares(model: Model, kind: LayerKind, s: Share) -> tuple[Floats, Floats]:
+    """Parameters of a layer's adapters on one device: those of every rank's own, and those of routed experts.
+
+    Both matrices of an adapter are divided by tp, of an expert's by etp; one adapter for all experts of a layer is on
+    every rank. Source: NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/peft/utils.py, ParallelLinearAdapter.
+    """
+    dense, experts = np.zeros_like(s.tp), np.zeros_like(s.tp)
+    for one in adapted_matrices(model, kind):
+        assert model.adapters is not None
+        count = float(one.params(model.adapters.rank))
+        if one.module == EACH:
+            experts = experts + count * s.local_experts / s.etp
+        else:
+            dense = dense + count / (s.etp if one.of_experts else s.tp)
+    return dense, experts
+
+
+def trained_shares(model: Model, kind: LayerKind, s: Share) -> tuple[Floats, Floats]:
+    """Parameters of one layer on one device that get gradients: experts apart, and of routed experts."""
+    if model.adapters is not None:
+        return adapter_shares(model, kind, s)
+    return layer_dense_params(model, kind, s), layer_expert_params(model, s) if kind.is_moe else np.zeros_like(s.tp)
+
+
+def base_bytes(model: Model) -> float:
+    """Bytes per parameter of frozen matrices; 0 where they are held as trained ones."""
+    return model.adapters.base.bytes_per_param if model.adapters is not None else 0.0
+
+
+def state(
+    stack: Stack,
+    s: Share,
+    count: Floats,
+    shards: Floats,
+    *,
+    is_linear: bool = True,
+    is_trained: bool = True,
+    base_bytes: float = 0.0,
+) -> ModelState:
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three, HSDP inside its groups (the optimizer across
@@ -83,6 +129,7 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
     the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
+    Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed.
     """
     master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
     moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
@@ -91,12 +138,14 @@ def state(stack: Stack, s: Share, count: Floats, shards: Floats, *, is_linear: b
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
     caches = is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
+    if base_bytes:
+        weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
     cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, FP8_BYTES, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
-        gradients=count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
-        optimizer=count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0),
+        gradients=is_trained * count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
+        optimizer=is_trained * count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0),
         count=count,
     )
 

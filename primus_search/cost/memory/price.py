@@ -5,18 +5,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.cost.memo import in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import layer_activations, seen
 from primus_search.cost.memory.logits import head_memory, head_weight_gradient
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
     ModelState,
+    base_bytes,
     embedding_state,
     layer_dense_params,
     layer_expert_params,
     layer_state,
     mtp_state,
     state,
+    trained_shares,
 )
 from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
@@ -88,9 +91,9 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
     for k, kind in enumerate(kinds):
         prices.put_state(units.at("layers", k), layer_state(model, stack, kind, s))
         count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)
-        prices.put(
-            "collective_buffers", units.at("gathers", k), buffers.gathered_bytes(stack, s, count, model.num_layers)
-        )
+        trained = in_order(trained_shares(model, kind, s))
+        gathered = buffers.gathered_bytes(stack, s, count, trained, model.num_layers, base_bytes(model))
+        prices.put("collective_buffers", units.at("gathers", k), gathered)
     matrix, norm = model.head_params / s.tp, np.full_like(s.tp, model.norm_params)
     embedding, head = units.at("embedding"), units.at("head")
     rows = embedding_state(model, stack, s)
@@ -98,19 +101,21 @@ def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
         rows = rows.plus(tower_state(tower, stack, s))
     prices.put_state(embedding, rows)
     prices.put("collective_buffers", embedding, buffers.gathered_ends_bytes(stack, s, rows.count, has_gradient=False))
-    prices.put("collective_buffers", head, buffers.gathered_ends_bytes(stack, s, matrix, has_gradient=True))
-    prices.put_state(head, state(stack, s, matrix, s.shards, is_linear=False))
-    prices.put_state(units.at("final_norm"), state(stack, s, norm, s.shards, is_linear=False))
+    is_trained = model.adapters is None
+    prices.put("collective_buffers", head, buffers.gathered_ends_bytes(stack, s, matrix, has_gradient=is_trained))
+    prices.put_state(head, state(stack, s, matrix, s.shards, is_linear=False, is_trained=is_trained))
+    prices.put_state(units.at("final_norm"), state(stack, s, norm, s.shards, is_linear=False, is_trained=is_trained))
     prices.put_state(units.at("mtp"), mtp_state(model, stack, s))
     moe, nothing = model.moe, np.zeros_like(s.tp)
     experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp
     widest = np.maximum.reduce([mixer_share_params(model.mixer(kind), model.hidden, s) for kind in kinds])
     in_flight = {"attention": widest, "mlp": model.dense_mlp_params / s.tp, "experts": experts}
     for name, shapes in in_flight.items():
-        prices.put("workspace", units.at(f"{name}_present"), buffers.weight_gradient_bytes(stack, s, shapes))
+        beside = buffers.weight_gradient_bytes(stack, s, shapes) if is_trained else nothing
+        prices.put("workspace", units.at(f"{name}_present"), beside)
     runs = units.at("head_gathers")
     prices.put("workspace", runs, head_weight_gradient(model, s))
-    prices.put("collective_buffers", runs, buffers.gathered_head_bytes(stack, s, matrix))
+    prices.put("collective_buffers", runs, buffers.gathered_head_bytes(stack, s, matrix, has_gradient=is_trained))
     return prices
 
 

@@ -40,10 +40,11 @@ def embedding_operations(job: Job, c: Candidates) -> list[Operation]:
     elements = s.tokens * (model.hidden + wide)
     table = model.vocab_size * (model.hidden + wide) / c.tp
     gradient_bytes = state_bytes(job.stack, "gradient_bytes", c.state_format)
+    is_trained = model.adapters is None
     return [
         *_per_layer_projection(model, c, s.tokens),
-        streamed(*_ENDS, elements, (2.0, 3.0, 3.0, 2.0), (Stream.PERMUTE, Stream.PERMUTE)),
-        Traffic(*_ENDS, (0.0, table * (2 * BF16_BYTES + 2 * gradient_bytes)), kernels=(1.0, 2.0)),
+        streamed(*_ENDS, elements, (2.0, 3.0 * is_trained, 3.0, 2.0), (Stream.PERMUTE, Stream.PERMUTE)),
+        Traffic(*_ENDS, (0.0, is_trained * table * (2 * BF16_BYTES + 2 * gradient_bytes)), kernels=(1.0, 2.0)),
     ]
 
 
@@ -52,8 +53,9 @@ def _per_layer_projection(model: Model, c: Candidates, tokens: Floats) -> list[O
     wide = model.per_layer_embedding * model.num_layers
     if not wide:
         return []
-    part, columns = Part.EMBEDDING_AND_HEAD, wide / c.tp
-    return [LinearOp(part, Module.LINEAR, tokens, columns, float(model.hidden), precision=Fp8.NONE)]
+    part, columns, is_trained = Part.EMBEDDING_AND_HEAD, wide / c.tp, model.adapters is None
+    linear = LinearOp(part, Module.LINEAR, tokens, columns, float(model.hidden), Fp8.NONE, is_trained=is_trained)
+    return [linear]
 
 
 def head_operations(job: Job, c: Candidates) -> list[Operation]:
@@ -65,8 +67,9 @@ def head_operations(job: Job, c: Candidates) -> list[Operation]:
     forward, backward = (np.where(c.loss_fusion, LOSS_BYTES[True][i], LOSS_BYTES[False][i]) for i in (0, 1))
     kernels = [np.where(c.loss_fusion, LOSS_KERNELS[True][i], LOSS_KERNELS[False][i]) for i in (0, 1)]
     moved = (logits * forward, logits * backward)
+    part, is_trained = Part.EMBEDDING_AND_HEAD, model.adapters is None
     return [
-        LinearOp(Part.EMBEDDING_AND_HEAD, Module.LINEAR, s.tokens, vocabulary, float(model.hidden), precision=Fp8.NONE),
+        LinearOp(part, Module.LINEAR, s.tokens, vocabulary, float(model.hidden), Fp8.NONE, is_trained=is_trained),
         Traffic(*_ENDS, moved, kernels=(kernels[0], kernels[1]), streams=(Stream.SOFTMAX, Stream.SOFTMAX)),
     ]
 
@@ -78,6 +81,7 @@ def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
         return ()
     s = Share.of(job, c)
     hidden: Floats = np.full(len(c), float(model.hidden))
-    join = LinearOp(Part.MLP, Module.LINEAR, s.tokens, hidden / c.tp, 2.0 * model.hidden, precision=Fp8.NONE)
+    is_trained, wide = model.adapters is None, 2.0 * model.hidden
+    join = LinearOp(Part.MLP, Module.LINEAR, s.tokens, hidden / c.tp, wide, Fp8.NONE, is_trained=is_trained)
     layer = layer_operations(job, model.layers[-1], c)
     return [join, *layer, *head_operations(job, c)]

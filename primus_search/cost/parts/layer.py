@@ -29,6 +29,7 @@ from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory.share import Share
+from primus_search.cost.parts.adapter_operations import with_adapters
 from primus_search.cost.parts.mixer_operations import (
     attention_call,
     hyper_operations,
@@ -81,7 +82,13 @@ _CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
 
 
 def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
-    """Every kernel of one layer of that kind, collectives apart."""
+    """Every kernel of one layer of that kind, collectives apart; where weights are frozen, those of adapters too."""
+    kernels = _base_operations(job, kind, c)
+    return kernels if job.model.adapters is None else with_adapters(job, kind, c, kernels)
+
+
+def _base_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
+    """Every kernel of the model's own weights."""
     blocks, mixer = job.model.num_blocks(kind), kind.mixer
     has_feed_forward = not isinstance(kind.feed_forward, NoFeedForward)
     s, streams = Share.of(job, c), job.model.hyper_streams

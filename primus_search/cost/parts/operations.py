@@ -89,6 +89,7 @@ class LinearOp:
 
     input_share     share of x that this rank has before sequence parallelism gathers it
     gradient_share  likewise of the gradient of y
+    is_trained      false: W is frozen, and there is no weight gradient
     """
 
     part: Part
@@ -100,6 +101,7 @@ class LinearOp:
     producer: Producer = Producer.OTHER
     input_share: ArrayLike = 1.0
     gradient_share: ArrayLike = 1.0
+    is_trained: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ class GroupedLinear:
     producer: Producer = Producer.OTHER
     consumer: Producer = Producer.OTHER
     is_joined: ArrayLike = 0.0
+    is_trained: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +243,7 @@ def tally(
         distinct_columns, number = _distinct_entries(columns, shares_rows)
         priced = [column[number] for column in price(acc, stack, *distinct_columns)]
         for i, o in enumerate(products):
-            for p in Pass:
+            for p in _BOTH if isinstance(o, LinearOp | GroupedLinear) and not o.is_trained else Pass:
                 _add(work, o.part, o.module, p, priced[p][i], priced[len(Pass) + p][i])
     _traffic(work, [o for o in operations if isinstance(o, Traffic)], acc, stack)
     for o in operations:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s, send_s
 from primus_search.cost.memo import in_order
-from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params
+from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params, trained_shares
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import recompute_s
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
@@ -21,7 +21,7 @@ from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharded_weights import kept_shard, sharded_layer
-from primus_search.cost.traffic.tensor_parallel import tensor_parallel
+from primus_search.cost.traffic.tensor_parallel import adapter_exchange, tensor_parallel
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, LayerKind
@@ -41,6 +41,7 @@ def add_inside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
         gemms_s = module_s[Module.LINEAR] + module_s[Module.MLP]
         tensor = tensor_parallel(job, kind, c, gemms_s)
         found.append((Part.TENSOR_COMM, tensor))
+        found += [(Part.TENSOR_COMM, adapter_exchange(job, kind, c))] if job.model.adapters else []
     if np.any(c.cp > 1):
         core_s = module_s[Module.CORE]
         context = mixer_context(job, kind, c, forward_s=core_s, backward_s=work.core_backward_s)
@@ -76,12 +77,15 @@ def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
         found.append((Part.HOST_COPIES, copies))
     if np.any(c.sharding >= Sharding.FSDP2):
         s = Share.of(job, c)
+        trained_dense, trained_experts = trained_shares(job.model, kind, s)
         weights = sharded_layer(
             job,
             c,
             job.degrees(c),
             dense_params=layer_dense_params(job.model, kind, s),
             expert_params=layer_expert_params(job.model, s) if kind.is_moe else 0.0,
+            trained_dense=trained_dense,
+            trained_experts=trained_experts,
             forward_s=work.pass_s(Pass.FORWARD),
             backward_s=work.gradients_s + recompute_s(work.forward_module_s, c.recompute),
         )
@@ -105,7 +109,9 @@ def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
     model = job.model
     if not job.stack.sharding.gathers_ends or not np.any(c.sharding >= Sharding.FSDP2):
         return ()
-    return tuple(kept_shard(job, c, params / c.tp) for params in (model.input_params, model.head_params))
+    is_trained = model.adapters is None
+    ends = (model.input_params, model.head_params)
+    return tuple(kept_shard(job, c, params / c.tp, is_trained=is_trained) for params in ends)
 
 
 def end_traffic_s(job: Job, c: Candidates) -> Floats:

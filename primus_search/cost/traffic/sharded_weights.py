@@ -31,6 +31,8 @@ def sharded_layer(
     *,
     dense_params: Floats | float,
     expert_params: Floats | float,
+    trained_dense: Floats | float,
+    trained_experts: Floats | float,
     forward_s: Floats | float,
     backward_s: Floats | float,
 ) -> LayerTraffic:
@@ -39,6 +41,7 @@ def sharded_layer(
     Forward gathers the weights; backward gathers them again, scatters and, under HSDP, all-reduces gradients.
 
     dense_params, expert_params  of the layer on one rank, after tensor and expert parallelism, before sharding
+    trained_dense, trained_experts  of those, parameters with gradients
     forward_s, backward_s        compute of one layer (a neighbour's, which is alike)
 
     Formula: forward exposed = AG - overlap * min(AG, forward); backward AG + RS (+ AR) against backward. Zero for rows
@@ -47,12 +50,14 @@ def sharded_layer(
     """
     stack, is_sharded = job.stack, c.sharding >= Sharding.FSDP2
     is_low = travels_low(stack, c)
-    weight_bytes = np.where(is_low, FP8_BYTES, BF16_BYTES)
+    packed = job.model.adapters.base.bytes_per_param if job.model.adapters else 0.0
+    weight_bytes = np.where(is_low, FP8_BYTES, packed or BF16_BYTES)
     is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
-    joined, apart = np.where(is_one_group, expert_params, 0.0), np.where(is_one_group, 0.0, expert_params)
+    joined, apart = is_one_group * is_sharded, ~is_one_group * is_sharded
     whole = d.dp * c.cp
-    dense = _exchange(job, c, (dense_params + joined) * is_sharded, weight_bytes, whole, c.tp, whole)
-    experts = _exchange(job, c, apart * is_sharded, weight_bytes, d.edp, c.etp * c.ep, whole)
+    with_dense = (dense_params * is_sharded + expert_params * joined, trained_dense * is_sharded + trained_experts * joined)
+    dense = _exchange(job, c, *with_dense, weight_bytes, whole, c.tp, whole)
+    experts = _exchange(job, c, expert_params * apart, trained_experts * apart, weight_bytes, d.edp, c.etp * c.ep, whole)
     gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
     both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
     message = dense.gathered_bytes + experts.gathered_bytes
@@ -79,12 +84,13 @@ def travels_low(stack: Stack, c: Candidates) -> Bools:
     return low
 
 
-def kept_shard(job: Job, c: Candidates, params: Floats) -> LayerTraffic:
+def kept_shard(job: Job, c: Candidates, params: Floats, *, is_trained: bool) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
     is_sharded = c.sharding >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
     replicas = job.degrees(c).dp * c.cp
-    one = _exchange(job, c, params * is_sharded, weight_bytes, replicas, c.tp, replicas)
+    gathered = params * is_sharded
+    one = _exchange(job, c, gathered, gathered * is_trained, weight_bytes, replicas, c.tp, replicas)
     gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
     count = (one.gather_s > 0) * 1.0
     return LayerTraffic(
@@ -101,9 +107,11 @@ class _Exchange:
 
 
 def _exchange(
-    job: Job, c: Candidates, params: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints, whole: Ints
-) -> _Exchange:
-    """One set of parameters over its replicas: gathered and scattered inside shard groups, reduced across them.
+    job: Job, c: Candidates, params: Floats, trained: Floats, weight_bytes: Floats, replicas: Ints, stride: Ints,
+    whole: Ints,
+) -> _Exchange:  # fmt: skip
+    """One set of parameters over its replicas: gathered inside shard groups; of those that are trained, gradients
+    scattered inside them and reduced across them.
 
     Across them the optimizer may be sharded once more: gradients are then scattered, and updated weights gathered,
     which together move what an all-reduce does. whole: replicas of the dense part, which make the groups of HSDP.
@@ -111,11 +119,10 @@ def _exchange(
     groups = np.where(c.sharding == Sharding.HSDP, whole // c.shard_ranks(whole), 1)
     network, shard = job.network, np.maximum(replicas // groups, 1)
     inside, across = Group(shard, stride), Group(replicas // shard, stride * shard)
-    gradient = params * state_bytes(job.stack, "gradient_comm_bytes", c.state_format)
-    is_there = params > 0
+    gradient = trained * state_bytes(job.stack, "gradient_comm_bytes", c.state_format)
     return _Exchange(
         gathered_bytes=params * weight_bytes,
-        gather_s=is_there * all_gather_s(network, params * weight_bytes, inside),
-        reduce_s=is_there
+        gather_s=(params > 0) * all_gather_s(network, params * weight_bytes, inside),
+        reduce_s=(trained > 0)
         * (reduce_scatter_s(network, gradient, inside) + all_reduce_s(network, gradient / shard, across)),
     )

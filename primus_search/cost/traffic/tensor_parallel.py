@@ -22,7 +22,7 @@ from primus_search.cost.laws.gemm import GATHERS_LOW
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.model import LayerKind, Model, NoFeedForward, NoMixer
+from primus_search.values.model import LayerKind, Model, NoFeedForward, NoMixer, Split, adapted_matrices
 
 
 def num_split_blocks(model: Model, kind: LayerKind) -> int:
@@ -68,4 +68,37 @@ def tensor_parallel(job: Job, kind: LayerKind, c: Candidates, gemms_s: ArrayLike
     return LayerTraffic(
         forward=comm("tensor-parallel forward", full, sent, blocking, forward_left),
         backward=comm("tensor-parallel backward", full, back, backward_s, backward_left),
+    )
+
+
+def adapter_exchange(job: Job, kind: LayerKind, c: Candidates) -> LayerTraffic:
+    """Tensor-parallel traffic that the adapters of one layer add per micro-batch, with nothing to hide behind.
+
+    Formula, x = tokens * H * 2 bytes, z = tokens * r * 2 bytes, per adapted matrix:
+        split by output   forward AG z;         backward AR z, and RS x (without sequence parallelism AR x)
+        split by input    forward AR z + AG x;  backward AR z, and AG x where sequence parallelism splits tokens
+    Source: NVIDIA-NeMo/Megatron-Bridge src/megatron/bridge/peft/utils.py, ParallelLinearAdapter: `linear_in` gathers
+    its output or sums it, `linear_out` of a matrix split by input gathers its output and scatters its tokens.
+    """
+    model, network, group = job.model, job.network, Group(c.tp, np.ones_like(c.tp))
+    adapters, tokens = model.adapters, c.micro_batch_size * (job.workload.seq_length / c.cp)
+    assert adapters is not None
+    low = tokens * adapters.rank * BF16_BYTES
+    forward, backward, sent = (np.zeros(len(c)) for _ in range(3))
+    for one in adapted_matrices(model, kind):
+        if one.of_experts or one.matrix.split is Split.WHOLE:
+            continue
+        is_row = one.matrix.split is Split.ROW
+        full = tokens * (one.matrix.n if is_row else one.matrix.k) * BF16_BYTES
+        gather, reduce = all_gather_s(network, full, group), all_reduce_s(network, full, group)
+        scatter, summed = reduce_scatter_s(network, full, group), all_reduce_s(network, low, group)
+        forward = forward + (summed + gather if is_row else all_gather_s(network, low, group))
+        split, unsplit = (gather, 0.0) if is_row else (scatter, reduce)
+        backward = backward + summed + np.where(c.sequence_parallel, split, unsplit)
+        sent = sent + 2.0
+    scale = (c.tp > 1) / job.stack.efficiencies.network_efficiency
+    message = tokens * model.hidden * BF16_BYTES
+    return LayerTraffic(
+        forward=comm("adapters forward", message, sent * (c.tp > 1), forward * scale, forward * scale),
+        backward=comm("adapters backward", message, sent * (c.tp > 1), backward * scale, backward * scale),
     )

@@ -47,6 +47,8 @@ class ExpertMlp(nn.Module):
         self.back = Linear(hidden, model.hidden) if model.moe.latent_hidden else None
         self.up = nn.Parameter(torch.randn(self.num_local, hidden, width) * hidden**-0.5)
         self.down = nn.Parameter(torch.randn(self.num_local, ffn, hidden) * ffn**-0.5)
+        self.up_adapter: nn.Module | None = None
+        self.down_adapter: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
@@ -92,19 +94,21 @@ class ExpertMlp(nn.Module):
         return torch.cat(parts)
 
     def _one(self, copies: Tensor, up: Tensor, down: Tensor, weights: Tensor | None) -> Tensor:
-        wide = self._product(copies, up)
+        wide = self._product(copies, up, self.up_adapter)
         if not self.discards:
-            return self._product(self._activate(wide, weights), down)
+            return self._product(self._activate(wide, weights), down, self.down_adapter)
         owner = DiscardedOutput()
         hidden = owner.run(self._activate, wide) if weights is None else owner.run(self._activate, wide, weights)
-        out = self._product(hidden, down)
+        out = self._product(hidden, down, self.down_adapter)
         owner.discard_until_backward_of(out)
         return out
 
-    def _product(self, rows: Tensor, weights: Tensor) -> Tensor:
+    def _product(self, rows: Tensor, weights: Tensor, adapter: nn.Module | None) -> Tensor:
         if self.fp8 == Fp8.NONE:
-            return grouped_product(rows, weights)
-        return fp8_grouped(rows, weights, self.fp8, keeps_cast=self.keeps_cast)
+            out = grouped_product(rows, weights)
+        else:
+            out = fp8_grouped(rows, weights, self.fp8, keeps_cast=self.keeps_cast)
+        return out if adapter is None else out + adapter(rows)
 
     def _activate(self, wide: Tensor, weights: Tensor | None = None) -> Tensor:
         if self.is_gated:

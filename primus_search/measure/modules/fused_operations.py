@@ -198,7 +198,7 @@ class _GatheredLinear(Function):
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, weight: Tensor, ranks: int) -> Tensor:
-        ctx.save_for_backward(shard, weight)
+        ctx.save_for_backward(shard if ctx.needs_input_grad[1] else None, weight)
         ctx.ranks = ranks
         return torch.nn.functional.linear(gather(shard, ranks), weight)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules import fused_operations as ops
+from primus_search.measure.modules.adapters import adapt
 from primus_search.measure.modules.attention_modules import CoreAttention, has_module, mixer_module
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.products import Linear
@@ -160,6 +161,9 @@ def without_module(model: Model) -> tuple[str, ...]:
     absent = [
         model.mixer(kind).name for kind in model.kinds if not _is_plain(kind) and not has_module(model.mixer(kind))
     ]
+    if model.adapters is not None:
+        absent += [f"adapters of {model.mixer(kind).name}" for kind in model.kinds if not _is_plain(kind)]
+        absent += ["packed weights"] if model.adapters.base.is_packed else []
     absent += ["hyper-connections"] if model.hyper_streams else []
     absent += ["per-layer embeddings"] if model.per_layer_embedding else []
     return (*absent, *(["norms of parallel blocks"] if model.num_norms > SANDWICH_NORMS else []))
@@ -216,6 +220,8 @@ class Layer(nn.Module):
 
         self.norm1, self.norm2 = norm(has_mixer), norm(has_mlp)
         self.norm3, self.norm4 = norm(has_mixer and sandwich), norm(has_mlp and sandwich)
+        if model.adapters is not None:
+            adapt(self, model, shard, kind)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recompute & Recompute.FULL:
@@ -276,6 +282,7 @@ class Embedding(nn.Module):
         positions = shard.context_seq if model.learned_positions else 0
         self.positions = nn.Parameter(torch.zeros(positions, model.hidden)) if positions else None
         self.ranks = shard.sequence_ranks
+        self.requires_grad_(model.adapters is None)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.embedding(tokens, self.weight)
@@ -291,6 +298,7 @@ class OutputHead(nn.Module):
         self.norm = Norm(model.hidden, model.norm)
         self.out = Linear(model.hidden, self.rows, ranks=shard.sequence_ranks)
         self.is_fused = shard.has_fused_loss
+        self.requires_grad_(model.adapters is None)
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:
         logits = self.out(self.norm(x))

@@ -26,7 +26,7 @@ MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ bias); `ranks` > 1 says that x is a sequence shard and is gathered over that many ranks first.
+    """y = x W^T (+ bias) and what `adapters` add; `ranks` > 1: x is a sequence shard, gathered over so many ranks first.
 
     keeps_input: in FP8 the input itself is saved, not its cast.
     """
@@ -45,8 +45,15 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.randn(outputs, inputs) * inputs**-0.5)
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         self.ranks, self.fp8, self.keeps_input = ranks, fp8, keeps_input
+        self.adapters = nn.ModuleList()
 
     def forward(self, x: Tensor) -> Tensor:
+        y = self._product(x)
+        for adapter in self.adapters:
+            y = y + adapter(x, y.shape[-1])
+        return y
+
+    def _product(self, x: Tensor) -> Tensor:
         if self.fp8 != Fp8.NONE:
             y = fp8_linear(x, self.weight, self.ranks, self.fp8, keeps_input=self.keeps_input)
         elif self.ranks > 1:
@@ -98,7 +105,8 @@ class _Fp8Linear(Function):
         w8, w_scale = precise8(weight)
         full8 = gather(x8, ranks).flatten(0, -2)
         ctx.keeps_input = keeps_input or DiscardedOutput.will_discard(x)
-        ctx.save_for_backward(x if ctx.keeps_input else x8, x_scale, weight)
+        kept = x if ctx.keeps_input else x8
+        ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, x_scale, weight)
         ctx.ranks = ranks
         y = scaled_mm(full8, w8.t(), x_scale, w_scale, x.dtype)
         return y.view(x.shape[0], x.shape[1] * ranks, -1)
@@ -106,7 +114,6 @@ class _Fp8Linear(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         x8, x_scale, weight = ctx.saved_tensors
-        x8 = precise8(x8)[0] if ctx.keeps_input else x8
         grad = grads[0].flatten(0, -2).contiguous()
         g8, g_scale = wide8(grad)
         w8, w_scale = precise8(weight)
@@ -114,9 +121,10 @@ class _Fp8Linear(Function):
         grad_x = scaled_mm(g8, w8.t().contiguous().t(), g_scale, w_scale, grad.dtype)
         grad_weight = None
         if ctx.needs_input_grad[1]:
+            x8 = precise8(x8)[0] if ctx.keeps_input else x8
             full8 = gather(x8, ctx.ranks).flatten(0, -2)
             grad_weight = scaled_mm(g8.t().contiguous(), full8.t().contiguous().t(), g_scale, x_scale, weight.dtype)
-        return scatter(grad_x.view(x8.shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None, None
+        return scatter(grad_x.view(grads[0].shape[0], -1, weight.shape[1]), ctx.ranks), grad_weight, None, None
 
 
 def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
@@ -143,19 +151,20 @@ class _Fp8Grouped(Function):
     def forward(ctx: Any, rows: Tensor, weights: Tensor, keeps_cast: bool) -> Tensor:
         rows8, scale = precise8(rows)
         ctx.keeps_input = DiscardedOutput.will_discard(rows) and not keeps_cast
-        ctx.save_for_backward(rows if ctx.keeps_input else rows8, scale, weights)
+        kept = rows if ctx.keeps_input else rows8
+        ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, scale, weights)
         w8, w_scale = precise8(weights)
         return _grouped_mm(rows8, w8, scale, w_scale, rows.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         rows8, scale, weights = ctx.saved_tensors
-        rows8 = precise8(rows8)[0] if ctx.keeps_input else rows8
         g8, g_scale = wide8(grads[0])
         w8, w_scale = precise8(weights)
         grad_rows = _grouped_mm(g8, w8.transpose(1, 2), g_scale, w_scale, grads[0].dtype)
         grad_weights = None
         if ctx.needs_input_grad[1]:
+            rows8 = precise8(rows8)[0] if ctx.keeps_input else rows8
             grad_weights = _grouped_mm(rows8.transpose(1, 2), g8, scale, g_scale, weights.dtype)
         return grad_rows, grad_weights, None
 

@@ -142,6 +142,7 @@ class Framework:
     effects   keys that are read, not modelled, and what they would change: slower, faster, more or less memory
     priced    values of such keys that are priced, one or several; off where a key is not listed
     decides   numbers of the stack that settings of a job decide
+    adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
     """
 
     name: str = ANY
@@ -167,6 +168,7 @@ class Framework:
     effects: Mapping[str, str] = field(default_factory=dict)
     decides: tuple[Decision, ...] = ()
     priced: Settings = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, "Framework"] = field(default_factory=dict)
 
     @cached_property

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from primus_search.values.model.adapters import Adapters, adapted_matrices, adapter_params
 from primus_search.values.model.attention_mixers import Attention, LatentAttention, LatentMixer
 from primus_search.values.model.layer_kinds import DenseMlp, FeedForward, LayerKind, MixtureOfExperts, NoFeedForward
 from primus_search.values.model.mixer import Mixer, NoMixer, mixer_params
@@ -72,6 +73,7 @@ class Model:
     hyper_streams     parallel residual streams of hyper-connections (DeepSeek-V4), 0: one plain residual
     per_layer_embedding  width of an embedding that every layer adds (Gemma 3n, Gemma 4 E), 0: none
     towers            encoders of other inputs; on the first stage where the workload has tokens of theirs
+    adapters          low-rank adapters, which alone are trained: every other weight is frozen; None: all are trained
     ignored           keys of the imported file that the user left out knowingly (`--ignore`)
     """
 
@@ -104,6 +106,7 @@ class Model:
     hyper_streams: int = 0
     per_layer_embedding: int = 0
     towers: tuple[Tower, ...] = ()
+    adapters: Adapters | None = None
     constants: Constants = field(default=Constants(), compare=False)
     vocab_padding: int = field(default=0, compare=False)
     source: str = field(default="", compare=False)
@@ -401,6 +404,14 @@ class Model:
         return count + (0 if self.is_tied else self.head_params)
 
     @cached_property
+    def trained_params(self) -> int:
+        """Parameters that training changes: all of `total_params`, or those of adapters alone, prediction layers'
+        among them."""
+        if self.adapters is None:
+            return self.total_params
+        return sum(adapter_params(self, kind) for kind in (*self.layers, *self.layers[-1:] * self.num_mtp_layers))
+
+    @cached_property
     def num_moe_layers(self) -> int:
         """Layers whose feed-forward is experts."""
         return sum(kind.is_moe and not isinstance(kind.feed_forward, NoFeedForward) for kind in self.layers)
@@ -425,17 +436,30 @@ class Model:
         elif not isinstance(kind.feed_forward, NoFeedForward):
             matrices += self.mlp_params(self.ffn_hidden_of(kind))
         matrices += self.hyper_params + 2 * self.hidden * self.per_layer_embedding
-        return 2.0 * matrices + mixer.mixing_flops(seq_length)
+        return 2.0 * (matrices + self.adapter_params_used(kind)) + mixer.mixing_flops(seq_length)
+
+    def adapter_params_used(self, kind: LayerKind) -> float:
+        """Parameters of adapters that one token meets in a layer of that kind."""
+        if self.adapters is None:
+            return 0.0
+        top_k, rank = self.moe.top_k if self.moe else 1, self.adapters.rank
+        return float(sum(o.params(rank) * (top_k if o.of_experts else 1) for o in adapted_matrices(self, kind)))
 
     def flops_per_token(self, seq_length: int) -> float:
         """Model FLOPs per trained token: forward plus twice that backward, head and MTP included, no recompute.
 
-        The convention of Megatron-Bridge (causal attention counted half); the base of every MFU printed here.
+        The convention of Megatron-Bridge (causal attention counted half); the base of every MFU printed here. Of a
+        frozen matrix backward has the gradient of its input alone.
         """
         forward = sum(self.layer_flops(kind, seq_length) for kind in self.layers) + 2.0 * self.head_params
         forward += 2.0 * self.hidden * self.per_layer_embedding * self.num_layers
         mtp = self.layer_flops(self.layers[-1], seq_length) + 4.0 * self.hidden**2 + 2.0 * self.head_params
-        return 3.0 * (forward + self.num_mtp_layers * mtp)
+        every = 3.0 * (forward + self.num_mtp_layers * mtp)
+        if self.adapters is None:
+            return every
+        layers = (*self.layers, *self.layers[-1:] * self.num_mtp_layers)
+        mixing = sum(self.mixer(kind).mixing_flops(seq_length) for kind in layers)
+        return every - (every / 3.0 - mixing - 2.0 * sum(self.adapter_params_used(kind) for kind in layers))
 
 
 def encoder_model(tower: Tower) -> Model:

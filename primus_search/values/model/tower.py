@@ -1,11 +1,13 @@
 """Encoders of other inputs beside a language model: vision and audio towers with their projectors."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.values.workload import Workload
+if TYPE_CHECKING:
+    from primus_search.values.workload import Workload
 
 Ints = NDArray[np.int64]
 
@@ -40,7 +42,7 @@ class Tower:
         """Whether its sizes are known, so that it can be projected."""
         return self.params > 0 and self.num_layers > 0
 
-    def patches(self, workload: Workload) -> float:
+    def patches(self, workload: "Workload") -> float:
         """Patches of one image: as the workload says, else of the configured size, else of all image tokens."""
         given = workload.tokens_per_image * self.merge or self.image_patches
         return float(given or workload.image_tokens * self.merge)

@@ -1,0 +1,39 @@
+"""What a job trains, as a space file says it: `workload.task` and `workload.lora` as adapters beside frozen weights."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from primus_search.files.known_keys import key_table
+from primus_search.files.source import did_you_mean, join_words
+from primus_search.values.model import Adapters, BaseFormat, Model, Task, adapted_matrices
+from primus_search.values.model.adapters import named
+
+BASES = "base_formats"
+DEFAULT_BASE = {"lora": "bf16", "qlora": "nf4"}
+
+
+def adapters_of(task: Task, given: Mapping[str, Any], *, is_given: bool) -> Adapters | None:
+    """The adapters of a task; None of one that trains all weights. Raises ValueError with what is wrong.
+
+    given: rank, alpha, modules, dropout and base, empty for that of the task.
+    """
+    if task not in DEFAULT_BASE:
+        if is_given:
+            raise ValueError(f"is of the tasks {join_words(list(DEFAULT_BASE))}; task is {task}")
+        return None
+    name, formats = given["base"] or DEFAULT_BASE[task], key_table(BASES)
+    if name not in formats:
+        raise ValueError(f"base {name!r} is none of {', '.join(formats)}{did_you_mean(name, formats)}")
+    base = BaseFormat(name=name, bytes_per_param=float(formats[name]["bytes_per_param"]))
+    rest = {key: value for key, value in given.items() if key not in ("base", "modules")}
+    return Adapters(**rest, modules=named(given["modules"]), base=base)
+
+
+def must_fit(adapters: Adapters, model: Model) -> None:
+    """Raises ValueError for modules that no layer of a model has."""
+    adapted = replace(model, adapters=adapters)
+    found = {one.module for kind in model.kinds for one in adapted_matrices(adapted, kind)}
+    absent = [name for name in adapters.modules if name not in found]
+    if absent:
+        raise ValueError(f"{model.name} has no {', '.join(absent)}; of these modules it has {', '.join(found) or 'none'}")
