@@ -21,7 +21,7 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
-from primus_search.declare.tuning import adapters_of, must_fit
+from primus_search.declare.tuning import adapters_of
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
 from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.files.search_path import FileKind, find, is_path, title
@@ -196,9 +196,7 @@ class _Assembly:
         """The workload of the file; one that trains all weights where its adapters cannot be read."""
         given, is_given = shape.workload, "lora" in shape.workload.model_fields_set
         try:
-            adapters = adapters_of(given.task, given.lora.model_dump(), is_given=is_given)
-            if adapters is not None and model is not None:
-                must_fit(adapters, model)
+            adapters = adapters_of(given.task, given.lora.model_dump(), model, is_given=is_given)
         except ValueError as error:
             self.problems.append(self.document.problem(("workload", "lora"), str(error)))
             adapters = None

@@ -21,7 +21,6 @@ from primus_search.declare.axes import AXIS
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
 from primus_search.values.model import Task
-from primus_search.values.model.adapters import DEFAULT_MODULES
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,8 +36,9 @@ class LoraFile(_Strict):
     """Rank of every adapter; tensor parallelism has to divide it."""
     alpha: float = Field(default=32.0, gt=0.0)
     """Adapters' outputs are scaled by alpha over rank."""
-    modules: list[str] = Field(default_factory=lambda: list(DEFAULT_MODULES))
-    """Adapted matrices: linear_qkv, linear_proj, linear_fc1, linear_fc2, experts ...; or HuggingFace's q_proj ..."""
+    modules: list[str] = Field(default_factory=list)
+    """Adapted matrices: linear_qkv, linear_proj, linear_fc1, linear_fc2, experts ...; or HuggingFace's q_proj ... Left
+    out: all of attention and MLPs, experts of a layer sharing one; `all-linear`: every part of them by itself."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of an adapter's inputs that is dropped."""
     base: str = ""

@@ -7,16 +7,17 @@ from typing import Any
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import did_you_mean, join_words
 from primus_search.values.model import Adapters, BaseFormat, Model, Task, adapted_matrices
-from primus_search.values.model.adapters import named
+from primus_search.values.model.adapters import DEFAULT_MODULES, EVERY, modules_of, named
 
 BASES = "base_formats"
 DEFAULT_BASE = {"lora": "bf16", "qlora": "nf4"}
 
 
-def adapters_of(task: Task, given: Mapping[str, Any], *, is_given: bool) -> Adapters | None:
+def adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, is_given: bool) -> Adapters | None:
     """The adapters of a task; None of one that trains all weights. Raises ValueError with what is wrong.
 
-    given: rank, alpha, modules, dropout and base, empty for that of the task.
+    given: rank, alpha, modules, dropout and base, empty for that of the task; no modules, or all: those that the model
+    has.
     """
     if task not in DEFAULT_BASE:
         if is_given:
@@ -26,11 +27,16 @@ def adapters_of(task: Task, given: Mapping[str, Any], *, is_given: bool) -> Adap
     if name not in formats:
         raise ValueError(f"base {name!r} is none of {', '.join(formats)}{did_you_mean(name, formats)}")
     base = BaseFormat(name=name, bytes_per_param=float(formats[name]["bytes_per_param"]))
+    names = given["modules"]
+    modules = named(names) if model is None or (names and not EVERY.intersection(names)) else modules_of(model, names)
     rest = {key: value for key, value in given.items() if key not in ("base", "modules")}
-    return Adapters(**rest, modules=named(given["modules"]), base=base)
+    found = Adapters(**rest, modules=modules or DEFAULT_MODULES, base=base)
+    if model is not None:
+        _must_fit(found, model)
+    return found
 
 
-def must_fit(adapters: Adapters, model: Model) -> None:
+def _must_fit(adapters: Adapters, model: Model) -> None:
     """Raises ValueError for modules that no layer of a model has."""
     adapted = replace(model, adapters=adapters)
     found = {one.module for kind in model.kinds for one in adapted_matrices(adapted, kind)}

@@ -372,3 +372,58 @@ def test_a_node_larger_than_the_hardwares_keeps_its_domain_and_is_noted() -> Non
     network = space.cluster.network
     assert (network.gpus_per_node, network.domain_size, space.cluster.world) == (16, 8, 16)
     assert any("nodes of 16 devices" in note for note in space.notes)
+
+
+# --- what is trained --------------------------------------------------------------------------------------------------
+
+TUNED = {"model": "llama3.1_8b", "hardware": "mi300x", "workload": {"seq_length": 2048, "global_batch_size": 64}}
+
+
+def tuned(model: str = "llama3.1_8b", **workload: object) -> Space:
+    return make_space(TUNED | {"model": model, "workload": {**TUNED["workload"], **workload}}, environ={})
+
+
+def test_a_task_of_adapters_freezes_the_weights_of_the_model() -> None:
+    space = tuned(task="lora", lora={"rank": 8, "modules": ["q_proj", "v_proj"]})
+    assert space.model.adapters is not None
+    assert space.model.adapters.modules == ("linear_q", "linear_v")
+    assert space.model.trained_params == 32 * 8 * (2 * 4096 + 4096 + 1024)
+    assert space.job.model.adapters == space.model.adapters
+    assert [one.text for one in space.constraints] == ["8 % tp == 0"]
+    assert tuned(task="sft").model.adapters is None
+
+
+def test_modules_that_are_left_out_are_those_that_the_model_has() -> None:
+    assert tuned("qwen3_30b_a3b", task="lora").model.adapters.modules == (
+        "linear_qkv", "linear_proj", "shared_expert_adapters",
+    )  # fmt: skip
+    every = tuned("qwen3_30b_a3b", task="lora", lora={"modules": ["all-linear"]})
+    assert every.model.adapters.modules == ("linear_q", "linear_k", "linear_v", "linear_proj", "experts")
+
+
+def test_weights_of_qlora_are_held_in_four_bits_unless_said_otherwise() -> None:
+    assert tuned(task="qlora").model.adapters.base.bytes_per_param == pytest.approx(0.5 + 1 / 64 + 4 / (64 * 256), abs=1e-5)
+    assert tuned(task="qlora", lora={"base": "int8"}).model.adapters.base.bytes_per_param == 1.0
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"lora": {"rank": 8}}, "is of the tasks lora or qlora; task is pretrain"),
+        ({"task": "lora", "lora": {"modules": ["experts"]}}, "llama3.1_8b has no experts"),
+        ({"task": "lora", "lora": {"base": "nf5"}}, "base 'nf5' is none of bf16, nf4, nf4_single, int8; did you mean 'nf4'?"),
+        ({"task": "dpo"}, "'dpo' is not one of pretrain, sft, lora or qlora"),
+        ({"task": "lora", "lora": {"rang": 8}}, "unknown key; did you mean 'rank'?"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(workload: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        tuned(**workload)
+    assert message in str(caught.value)
+
+
+def test_a_framework_without_adapters_is_refused_and_another_is_assumed() -> None:
+    with pytest.raises(InputError, match="has no low-rank adapters here; use nemo, primus or any"):
+        make_space(TUNED | {"framework": "torchtitan", "workload": {**TUNED["workload"], "task": "lora"}}, environ={})
+    nvidia = TUNED | {"hardware": "h100", "workload": {**TUNED["workload"], "task": "lora"}}
+    assert make_space(nvidia, environ={}).framework.name == "nemo"

@@ -5,8 +5,8 @@ matrices are those of Megatron-Core; `ALIASES` has HuggingFace's. `linear_qkv` a
 joint product, `linear_q`, `linear_k`, `linear_v` and `linear_fc1_gate`, `linear_fc1_up` one of each part.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from primus_search.values.model.attention_mixers import Attention
@@ -46,19 +46,24 @@ ALIASES = {
 """HuggingFace's and older names of the same matrices."""
 
 GROUPS = {
-    "queries": ("linear_q",),
-    "q down": ("linear_q_down_proj",),
-    "q up": ("linear_q_up_proj",),
-    "kv down": ("linear_kv_down_proj",),
-    "kv up": ("linear_kv_up_proj",),
-    "output": ("linear_proj",),
-    "input": ("linear_in",),
+    "queries": "linear_q",
+    "q down": "linear_q_down_proj",
+    "q up": "linear_q_up_proj",
+    "kv down": "linear_kv_down_proj",
+    "kv up": "linear_kv_up_proj",
+    "output": "linear_proj",
+    "input": "linear_in",
 }
 """Groups of projections that are one matrix of that name."""
 QKV, FC1 = ("linear_q", "linear_k", "linear_v"), ("linear_fc1_gate", "linear_fc1_up")
+LATENTS = ("linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
+EVERY = frozenset(("all", "all-linear"))
+"""Words for every matrix of a layer."""
+JOINT_STYLE = (*DEFAULT_MODULES, *LATENTS, "linear_in", JOINT)
+PART_STYLE = (*QKV, "linear_proj", *FC1, "linear_fc2", *LATENTS, "linear_in", EACH)
 JOINED = {"linear_qkv": QKV, "linear_fc1": FC1}
 """Matrices of one product, by the name of the product."""
-KNOWN = tuple(dict.fromkeys((*DEFAULT_MODULES, *QKV, *FC1, *(n for names in GROUPS.values() for n in names), EACH, JOINT)))
+KNOWN = tuple(dict.fromkeys((*JOINT_STYLE, *PART_STYLE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +109,25 @@ class Adapters:
             raise ValueError(f"modules name {EACH} and {JOINT}; give one of them")
 
 
-def named(names: "tuple[str, ...] | list[str]") -> tuple[str, ...]:
+def named(names: Iterable[str]) -> tuple[str, ...]:
     """Modules under the names of Megatron-Core."""
     return tuple(dict.fromkeys(ALIASES.get(name, name) for name in names))
+
+
+def modules_of(model: "Model", names: Sequence[str]) -> tuple[str, ...]:
+    """What a framework that is told these names adapts of a model: those that it has, and experts by names of an MLP.
+
+    Names of Megatron-Core match the joint product of experts, for which one adapter serves (Megatron-Bridge's
+    `share_expert_adapters`); HuggingFace's match each expert's own. No names: all joint products; `all`: every part.
+    """
+    asked = JOINT_STYLE if not names else PART_STYLE if EVERY.intersection(names) else named(names)
+    if EACH not in asked and {"linear_fc1", "linear_fc2"}.intersection(names):
+        asked = (*asked, JOINT)
+    elif JOINT not in asked and {"gate_proj", "up_proj", "down_proj", "gate_up_proj"}.intersection(names):
+        asked = (*asked, EACH)
+    whole = replace(model, adapters=Adapters(rank=1, modules=asked))
+    has = {one.module for kind in model.kinds for one in adapted_matrices(whole, kind)}
+    return tuple(name for name in asked if name in has)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +183,8 @@ def _of_mixer(model: "Model", kind: LayerKind) -> Iterator[tuple[str, WeightMatr
                 yield "linear_v", column(p.group, values, p.k, limit=p.limit)
             else:
                 yield "linear_k", p
-        for name in GROUPS.get(p.group, ()):
-            yield name, p
+        elif p.group in GROUPS:
+            yield GROUPS[p.group], p
 
 
 def _of_feed_forward(model: "Model", kind: LayerKind) -> Iterator[tuple[str, WeightMatrix]]:
