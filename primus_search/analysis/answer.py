@@ -123,7 +123,9 @@ def task_words(job: Job) -> str:
     base = "" if workload.adapters.base.name == "bf16" else f" beside {workload.adapters.base.name} weights"
     name = {"lora": "LoRA", "qlora": "QLoRA"}[workload.task]
     millions = model.trained_params / 1e6
-    return f", {name} rank {workload.adapters.rank}{base}: {millions:,.1f} M of {model.total_params / 1e9:,.1f} B trained"
+    return (
+        f", {name} rank {workload.adapters.rank}{base}: {millions:,.1f} M of {model.total_params / 1e9:,.1f} B trained"
+    )
 
 
 def _counts(result: SearchResult) -> str:

@@ -42,4 +42,6 @@ def _must_fit(adapters: Adapters, model: Model) -> None:
     found = {one.module for kind in model.kinds for one in adapted_matrices(adapted, kind)}
     absent = [name for name in adapters.modules if name not in found]
     if absent:
-        raise ValueError(f"{model.name} has no {', '.join(absent)}; of these modules it has {', '.join(found) or 'none'}")
+        raise ValueError(
+            f"{model.name} has no {', '.join(absent)}; of these modules it has {', '.join(found) or 'none'}"
+        )

@@ -69,14 +69,18 @@ def test_packed_weights_take_their_bytes_and_time_to_unpack() -> None:
     assert np.all(packed.step.shard_comm[is_sharded] < held.step.shard_comm[is_sharded])
 
 
-@pytest.mark.parametrize("modules", [("linear_qkv", "linear_fc2"), ("linear_proj", "experts"), ("shared_expert_adapters",)])
+@pytest.mark.parametrize(
+    "modules", [("linear_qkv", "linear_fc2"), ("linear_proj", "experts"), ("shared_expert_adapters",)]
+)
 def test_adapters_of_all_ranks_add_up_to_those_that_are_trained(modules: tuple[str, ...]) -> None:
     """tp and etp divide both matrices, ep the experts; one adapter for all experts is on every rank."""
     workload = lora(modules=modules)
     for tp, ep in ((1, 1), (4, 1), (1, 8), (2, 4)):
         job, c = Job(MOE, CLUSTER, workload), Candidates.table(tp=tp, ep=ep)
         dense, experts = adapter_shares(job.model, MOE.kinds[0], Share.of(job, c))
-        total = MOE.num_layers * (float(dense[0]) * (1 if "shared_expert_adapters" in modules else tp) + float(experts[0]) * ep)
+        total = MOE.num_layers * (
+            float(dense[0]) * (1 if "shared_expert_adapters" in modules else tp) + float(experts[0]) * ep
+        )
         assert total == pytest.approx(job.model.trained_params)
         assert sum(float(one[0]) for one in params_per_rank(job, c)) == pytest.approx(
             MOE.num_layers * float(dense[0] + experts[0])

@@ -402,7 +402,9 @@ def test_modules_that_are_left_out_are_those_that_the_model_has() -> None:
 
 
 def test_weights_of_qlora_are_held_in_four_bits_unless_said_otherwise() -> None:
-    assert tuned(task="qlora").model.adapters.base.bytes_per_param == pytest.approx(0.5 + 1 / 64 + 4 / (64 * 256), abs=1e-5)
+    assert tuned(task="qlora").model.adapters.base.bytes_per_param == pytest.approx(
+        0.5 + 1 / 64 + 4 / (64 * 256), abs=1e-5
+    )
     assert tuned(task="qlora", lora={"base": "int8"}).model.adapters.base.bytes_per_param == 1.0
 
 
@@ -411,7 +413,10 @@ def test_weights_of_qlora_are_held_in_four_bits_unless_said_otherwise() -> None:
     [
         ({"lora": {"rank": 8}}, "is of the tasks lora or qlora; task is pretrain"),
         ({"task": "lora", "lora": {"modules": ["experts"]}}, "llama3.1_8b has no experts"),
-        ({"task": "lora", "lora": {"base": "nf5"}}, "base 'nf5' is none of bf16, nf4, nf4_single, int8; did you mean 'nf4'?"),
+        (
+            {"task": "lora", "lora": {"base": "nf5"}},
+            "base 'nf5' is none of bf16, nf4, nf4_single, int8; did you mean 'nf4'?",
+        ),
         ({"task": "dpo"}, "'dpo' is not one of pretrain, sft, lora or qlora"),
         ({"task": "lora", "lora": {"rang": 8}}, "unknown key; did you mean 'rank'?"),
     ],

@@ -36,7 +36,9 @@ def gathered_bytes(
         return np.minimum(np.maximum(number * params, params + waiting), params * layers / s.pp)
 
     gathered = np.where(keeps_gathered(stack, s), 0.0, at_once(layer_params, m.shard_gather_layers, queue / 2.0))
-    held = (packed_bytes or BF16_BYTES) * gathered + m.shard_gradient_bytes * at_once(trained_params, m.shard_gradient_layers, queue)
+    held = (packed_bytes or BF16_BYTES) * gathered + m.shard_gradient_bytes * at_once(
+        trained_params, m.shard_gradient_layers, queue
+    )
     return np.where(shards_weights(s) | keeps_gathered(stack, s), held, 0.0)
 
 

@@ -55,9 +55,14 @@ def sharded_layer(
     is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
     joined, apart = is_one_group * is_sharded, ~is_one_group * is_sharded
     whole = d.dp * c.cp
-    with_dense = (dense_params * is_sharded + expert_params * joined, trained_dense * is_sharded + trained_experts * joined)
+    with_dense = (
+        dense_params * is_sharded + expert_params * joined,
+        trained_dense * is_sharded + trained_experts * joined,
+    )
     dense = _exchange(job, c, *with_dense, weight_bytes, whole, c.tp, whole)
-    experts = _exchange(job, c, expert_params * apart, trained_experts * apart, weight_bytes, d.edp, c.etp * c.ep, whole)
+    experts = _exchange(
+        job, c, expert_params * apart, trained_experts * apart, weight_bytes, d.edp, c.etp * c.ep, whole
+    )
     gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
     both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
     message = dense.gathered_bytes + experts.gathered_bytes

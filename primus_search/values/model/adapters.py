@@ -206,6 +206,6 @@ def adapter_params(model: "Model", kind: LayerKind) -> int:
         return 0
     experts = model.moe.num_experts if model.moe else 0
     return sum(
-        one.params(model.adapters.rank) * (experts if one.module == EACH else 1) for one in adapted_matrices(model, kind)
+        one.params(model.adapters.rank) * (experts if one.module == EACH else 1)
+        for one in adapted_matrices(model, kind)
     )
-
