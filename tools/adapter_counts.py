@@ -1,4 +1,4 @@
-"""Parameters that peft trains in random models: `python -m tools.adapter_counts` writes tests/values/adapter_counts.json.
+"""Parameters that peft trains in random models: `python -m tools.adapter_counts` writes its table of them.
 
 Each row is a configuration of transformers, the modules and the rank of an adapter, and peft's own two counts of the
 model built on the meta device. Needs peft (0.21) beside transformers; a search needs neither.
@@ -17,7 +17,9 @@ FAMILIES: dict[str, dict[str, list[Any]]] = {
     "qwen3": {"head_dim": [32, 64]},
     "gemma2": {"head_dim": [32, 64]},
     "mixtral": {"num_local_experts": [4, 8], "num_experts_per_tok": [2]},
-    "qwen3_moe": {"num_experts": [4, 8], "num_experts_per_tok": [2], "moe_intermediate_size": [64, 96], "head_dim": [32]},
+    "qwen3_moe": {
+        "num_experts": [4, 8], "num_experts_per_tok": [2], "moe_intermediate_size": [64, 96], "head_dim": [32],
+    },
     "deepseek_v3": {
         "n_routed_experts": [8], "num_experts_per_tok": [2], "moe_intermediate_size": [64], "n_group": [1],
         "topk_group": [1], "q_lora_rank": [None, 96], "kv_lora_rank": [48, 64], "qk_nope_head_dim": [32],

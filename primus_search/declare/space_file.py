@@ -21,7 +21,7 @@ from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
-from primus_search.declare.tuning import adapters_of
+from primus_search.declare.workload_file import all_weights, workload_of
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
 from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.files.search_path import FileKind, find, is_path, title
@@ -194,14 +194,11 @@ class _Assembly:
 
     def _workload(self, shape: SpaceFile, model: Model | None) -> Workload:
         """The workload of the file; one that trains all weights where its adapters cannot be read."""
-        given, is_given = shape.workload, "lora" in shape.workload.model_fields_set
         try:
-            adapters = adapters_of(given.task, given.lora.model_dump(), model, is_given=is_given)
+            return workload_of(shape.workload, model)
         except ValueError as error:
             self.problems.append(self.document.problem(("workload", "lora"), str(error)))
-            adapters = None
-        task = given.task if adapters or not given.task.endswith("lora") else "sft"
-        return replace(_workload(shape), task=task, adapters=adapters)
+            return all_weights(shape.workload)
 
     def _note_towers(self, model: Model, shape: SpaceFile) -> None:
         """Say what every tower costs, or why it is not projected; a problem for images without a tower."""
@@ -217,7 +214,7 @@ class _Assembly:
                 self.notes.append(f"{tower.name} tower of the model is not counted: text model only")
                 continue
             size = f"{tower.name} tower ({tower.params / 1e9:.2f} B)"
-            per_token = tower.flops_per_token(tower.patches(_workload(shape)))
+            per_token = tower.flops_per_token(tower.patches(all_weights(work)))
             share = per_token / (model.flops_per_token(work.seq_length) / 3.0)
             cost = f"{per_token / 1e9:.1f} GFLOP per image token forward, {share:.2f} of the text model's"
             held = "on the first stage" if work.image_tokens else "not held: workload.image_tokens is 0, text alone"
@@ -536,10 +533,3 @@ def _mentions_auto(items: list[Item]) -> bool:
 def _search(shape: SpaceFile) -> SearchSettings:
     budget = {f"budget_{key}": value for key, value in shape.search.budget}
     return SearchSettings(**budget, **shape.search.model_dump(exclude={"budget"}))
-
-
-def _workload(shape: SpaceFile) -> Workload:
-    """The workload but for what is trained; images that do not fit a sample, which `_note_towers` refuses, are left out."""
-    given = shape.workload.model_dump(exclude={"task", "lora"})
-    fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
-    return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})

@@ -24,7 +24,7 @@ class Job:
     launcher: str = ""
 
     def __post_init__(self) -> None:
-        """A job's model has what the workload says: its towers where it has images, and adapters beside frozen weights."""
+        """A job's model has what the workload says: towers where it has images, adapters beside frozen weights."""
         has_images = self.workload.image_tokens > 0
         adapters = self.workload.adapters
         trains_towers = self.workload.trains_towers and adapters is None

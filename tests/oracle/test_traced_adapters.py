@@ -1,4 +1,4 @@
-"""torch as the oracle of fine-tuning: activations, peaks and FLOPs of layers whose weights are frozen, adapters trained.
+"""torch as the oracle of fine-tuning: activations and FLOPs of layers with frozen weights and trained adapters.
 
 Tolerance: 5 %, that of the product's promise for activations; FLOPs 1 %.
 """

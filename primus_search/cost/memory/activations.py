@@ -150,7 +150,7 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     """Inputs of the two norms (2 u H bytes each), their outputs (inputs of linears), and dropout masks.
 
     A root-mean-square norm of several operations keeps, instead of its input, the FP32 copy of it and the normalised
-    BF16 one that a trained weight multiplies (6 u H): transformers models/llama/modeling_llama.py LlamaRMSNorm. A compiled
+    BF16 one that a trained weight multiplies (6 u H): transformers modeling_llama.py LlamaRMSNorm. A compiled
     one keeps no output where backward makes it again (`recomputes_norms`).
 
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8

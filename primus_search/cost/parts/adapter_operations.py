@@ -15,7 +15,7 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.memory_bound import Stream
-from primus_search.cost.memory.share import Share
+from primus_search.cost.memory.share import MASK_BYTES, Share
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp, Module, Operation, Part, Traffic, streamed
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
@@ -91,5 +91,6 @@ def _streams(part: Part, module: Module, outputs: Floats, inputs: Floats, adapte
     found = [streamed(part, module, outputs, (5.0, 2.0, 2.0, 1.0), _ROWS)]
     found.append(streamed(part, module, inputs, (0.0, 3.0, 1.0, 1.0), _ROWS))
     if adapters.dropout:
-        found.append(streamed(part, module, inputs, (2.5, 2.5, 1.0, 1.0), _ROWS))
+        dropped = 2.0 + MASK_BYTES / BF16_BYTES
+        found.append(streamed(part, module, inputs, (dropped, dropped, 1.0, 1.0), _ROWS))
     return list[Operation](found)

@@ -26,7 +26,7 @@ MEASURABLE_FP8 = (Fp8.HYBRID, Fp8.DELAYED)
 
 
 class Linear(nn.Module):
-    """y = x W^T (+ bias) and what `adapters` add; `ranks` > 1: x is a sequence shard, gathered over so many ranks first.
+    """y = x W^T (+ bias) and what `adapters` add; `ranks` > 1: x is a sequence shard that so many ranks gather first.
 
     keeps_input: in FP8 the input itself is saved, not its cast.
     """

@@ -1,19 +1,34 @@
-"""What a job trains, as a space file says it: `workload.task` and `workload.lora` as adapters beside frozen weights."""
+"""The workload of a space file, what is trained included: `task` and `lora` as adapters beside frozen weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from primus_search.declare.space_schema import WorkloadFile
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import did_you_mean, join_words
 from primus_search.values.model import Adapters, BaseFormat, Model, Task, adapted_matrices
 from primus_search.values.model.adapters import DEFAULT_MODULES, EVERY, modules_of, named
+from primus_search.values.workload import Workload
 
 BASES = "base_formats"
 DEFAULT_BASE = {"lora": "bf16", "qlora": "nf4"}
 
 
-def adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, is_given: bool) -> Adapters | None:
+def workload_of(file: WorkloadFile, model: Model | None) -> Workload:
+    """The workload with what is trained of a model. Raises ValueError for adapters that cannot be."""
+    adapters = _adapters_of(file.task, file.lora.model_dump(), model, is_given="lora" in file.model_fields_set)
+    return replace(all_weights(file), task=file.task, adapters=adapters)
+
+
+def all_weights(file: WorkloadFile) -> Workload:
+    """The workload as if all weights were trained; images that do not fit a sample, which are refused, are left out."""
+    given = file.model_dump(exclude={"task", "lora"})
+    fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
+    return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})
+
+
+def _adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, is_given: bool) -> Adapters | None:
     """The adapters of a task; None of one that trains all weights. Raises ValueError with what is wrong.
 
     given: rank, alpha, modules, dropout and base, empty for that of the task; no modules, or all: those that the model
