@@ -82,7 +82,8 @@ def _otherwise(experiment: Experiment, result: SearchResult, trained: Model | No
     notes += [
         f"its settings make {name} {value}; judged with {number_of(stack, name)}" for name, value in differs.items()
     ]
-    problems = refused(experiment.framework.name, experiment.written, nodes * per_node or cluster.world)
+    world, device = nodes * per_node or cluster.world, cluster.accelerator.capability
+    problems = refused(experiment.framework.name, experiment.written, world, device)
     notes += [f"{title} does not start it: {one}" for one in problems]
     framework = result.best.choice.framework
     if not framework.is_any and framework.launcher != experiment.framework.launcher:

@@ -274,13 +274,18 @@ def _by_default(
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [key for key in framework.effects if key in framework.defaults and key not in given and key not in ours]
-    is_off = {
+    otherwise = {
         key: one
         for key, one in ours.items()
-        if framework.defaults.get(key) is False and key not in given and not _is_idle(table, key, given)
+        if key in framework.defaults and key not in given and not _is_idle(table, key, given)
     }
-    assumed_on = [f"{key}: off by default (projected as {one})" for key, one in is_off.items() if not same(False, one)]
-    return assumed_on + [
+    assumed = [
+        f"{key}: {shortened(framework.defaults[key]) if framework.defaults[key] else 'off'} by default "
+        f"(projected as {shortened(one)})"
+        for key, one in otherwise.items()
+        if not same(framework.defaults[key], one)
+    ]
+    return assumed + [
         f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
         for key in left_out
         if not _is_priced(framework, key, framework.defaults[key])

@@ -25,7 +25,7 @@ from primus_search.values.machine.state_formats import is_stacks_own
 class Start:
     """An experiment with the machine it is started on; `model` names its model, `notes` say what was assumed.
 
-    per_node  GPUs of a node, where they are not those of the hardware file; else 0     world  GPUs in all
+    per_node  GPUs of a node     world  GPUs in all
     """
 
     experiment: Experiment
@@ -33,8 +33,12 @@ class Start:
     nodes: int
     per_node: int
     model: str
-    world: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """GPUs in all."""
+        return self.nodes * self.per_node
 
 
 def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -> Space:
@@ -65,16 +69,16 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
         "search": {"memory_margin": 0.0},
+        "gpus_per_node": begun.per_node,
     }
-    data |= {"gpus_per_node": begun.per_node} if begun.per_node else {}
     if stack is None and experiment.variant and not framework:
         stack = _variant(experiment.framework, begun.hardware, experiment.variant)
     if stack is None and experiment.stacks and not framework:
         stack = experiment.stacks.get(load_hardware(begun.hardware).accelerator.vendor)
     if stack is not None:
         data["stack"] = stack
-    checks = experiment.written
-    problems = refused(experiment.framework.name, checks, begun.world) if checks else []
+    device = load_hardware(begun.hardware).accelerator.capability
+    problems = refused(experiment.framework.name, experiment.written, begun.world, device)
     if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])

@@ -24,8 +24,8 @@ from primus_search.models.layer_pattern import layer_pattern
 from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings
 
-DEVICE, TE_VERSION = 9, 2.13
-"""Compute capability and Transformer Engine that are taken where a job does not name them: Hopper, 2.13."""
+TE_VERSION = 2.13
+"""Transformer Engine that is taken where a job does not name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,15 +130,16 @@ def release_of(name: str, given: Settings) -> Release:
     return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
 
 
-def refused(name: str, given: Settings, world: int, *, device: int = DEVICE) -> list[Refusal]:
-    """What a framework refuses of a job on `world` GPUs; empty where it starts, and for a framework without rows.
+def refused(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:
+    """What a framework refuses of a job on `world` GPUs; empty where it starts, for a framework without rows and a job
+    without settings.
 
     name    of a contract, with or without its release
     given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
             of the job's environment, and rows that read one that is not given are left out
-    device  compute capability of NVIDIA's devices
+    device  major number of the devices' architecture (`Accelerator.capability`); rows that read an unknown one are left out
     """
-    if name.partition("@")[0] not in RELEASES:
+    if name.partition("@")[0] not in RELEASES or not given:
         return []
     release = release_of(name, given)
     settings, problems = resolved_start(release, given, world, device)
@@ -157,7 +158,7 @@ def refused(name: str, given: Settings, world: int, *, device: int = DEVICE) -> 
     return problems
 
 
-def resolved_start(release: Release, given: Settings, world: int, device: int) -> tuple[dict[str, Any], list[Refusal]]:
+def resolved_start(release: Release, given: Settings, world: int, device: int | None) -> tuple[dict[str, Any], list[Refusal]]:
     """The given settings over the defaults of a release, typed, before any row; and values of another type."""
     table, problems = arguments(release.arguments), list[Refusal]()
     settings = {one.name: one.default for one in table.values()}

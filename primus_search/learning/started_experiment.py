@@ -57,9 +57,8 @@ def start(
         experiment=experiment,
         hardware=name,
         nodes=nodes,
-        per_node=gpus if gpus != of_hardware else 0,
+        per_node=gpus,
         model=named,
-        world=nodes * gpus,
         notes=tuple(notes),
     )
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
 from primus_search.cli import app
+from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.launch.read.experiments import read_experiment
@@ -47,7 +48,7 @@ def test_what_megatron_refuses_is_not_priced(flags: str, tmp_path: Path) -> None
         space_of(start(script(tmp_path, flags), "h100", 0), [], None, "")
     if ILLEGAL[flags]:
         experiment = start(script(tmp_path, flags.replace("many", "32")), "h100", 0).experiment
-        found = {one.name for one in refused("megatron", {**experiment.written, **given(flags)}, 16)}
+        found = {one.name for one in refused("megatron", {**experiment.written, **given(flags)}, 16, 9)}
         assert ILLEGAL[flags] in found
     assert "Megatron" in str(caught.value) or "whole number" in str(caught.value)
 
@@ -138,7 +139,7 @@ def test_random_scripts_are_refused_as_megatron_refuses_them(tmp_path: Path) -> 
 def found_in(path: Path, world: int) -> list[Refusal]:
     """What is refused of the settings of a script, as they are read; one refusal where they cannot be."""
     try:
-        return refused("megatron", read_experiment(path, world).written, world)
+        return refused("megatron", read_experiment(path, world).written, world, 9)
     except InputError as error:
         return [Refusal(name="reading", reason=str(error), cure="", source="")]
 
@@ -150,3 +151,21 @@ def test_a_job_that_stops_in_its_first_step_is_priced_and_named(tmp_path: Path) 
     said = " ".join(done.output.split())
     assert "Megatron-LM stops in the first step - a model with experts under tensor parallelism" in said
     assert done.output.startswith("48.3 B parameters, 32 layers, TP2 PP1 EP2")
+
+
+def test_a_rule_of_hopper_binds_no_blackwell_and_a_log_is_not_refused(tmp_path: Path) -> None:
+    """Without CUDA_DEVICE_MAX_CONNECTIONS tensor parallelism does not start before Blackwell; a log has no settings."""
+    settings = read_experiment(script(tmp_path, "--tensor-model-parallel-size 2 --sequence-parallel"), 16).written
+    shut = settings | {"env_CUDA_DEVICE_MAX_CONNECTIONS": "8"}
+    devices = {name: load_hardware(name).accelerator.capability for name in ("h100", "a800", "b300", "mi355x")}
+    assert devices == {"h100": 9, "a800": 8, "b300": 10, "mi355x": 9}
+    refusals = {name: [one.name for one in refused("megatron", shut, 16, by)] for name, by in devices.items()}
+    assert refusals == {"h100": ["one_queue"], "a800": ["one_queue"], "b300": [], "mi355x": ["one_queue"]}
+    assert refused("megatron", shut, 16, None) == []
+    assert refused("megatron", {}, 12, 9) == []
+
+
+def test_a_default_that_is_priced_otherwise_is_named(tmp_path: Path) -> None:
+    flags = "--num-experts 16 --moe-ffn-hidden-size 1024 --expert-model-parallel-size 8 --moe-router-topk 2"
+    notes = read_experiment(script(tmp_path, flags), 16).not_modelled
+    assert "moe_token_dispatcher_type: allgather by default (projected as alltoall)" in notes

@@ -66,7 +66,7 @@ def _flag(framework: Framework, key: str, value: Any) -> tuple[str, Any]:
 
 def must_start(job: LaunchJob, settings: Mapping[str, Any]) -> None:
     """Raise `Inexpressible` where the framework refuses the settings that a file would have."""
-    problems = refused(job.framework.name, settings, job.cluster.world)
+    problems = refused(job.framework.name, settings, job.cluster.world, job.cluster.accelerator.capability)
     if problems:
         raise Inexpressible(f"{job.framework.title} does not start it: {'; '.join(map(str, problems))}")
 

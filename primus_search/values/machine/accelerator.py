@@ -10,6 +10,7 @@ under full load, which is what training sees. A measurement of a few iterations 
 1 / `sustained_over_burst`.
 """
 
+import re
 from dataclasses import dataclass
 
 from primus_search.values.machine.kernel_tables import NO_TABLES, Tables
@@ -157,6 +158,9 @@ class Footprint:
     spread: float = 0.05
 
 
+_ARCHITECTURE = re.compile(r"sm(\d+)\d|gfx(\d+)[0-9a-f]{2}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """Rates of one device. Peaks are dense (no sparsity); 0 where the device has no such format.
@@ -192,6 +196,12 @@ class Accelerator:
     spread_low: float = 1.0
     spread_high: float = 1.0
     tables: Tables = NO_TABLES
+
+    @property
+    def capability(self) -> int | None:
+        """The major number of the architecture as torch reports it: sm90 and gfx942 are 9, sm103 is 10; None for others."""
+        found = _ARCHITECTURE.fullmatch(self.arch)
+        return int(found[1] or found[2]) if found else None
 
     def room_bytes(self, margin: float = 0.0) -> float:
         """Device memory less a share `margin` of it that stays free."""
