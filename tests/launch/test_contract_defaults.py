@@ -17,7 +17,7 @@ OF_PRESETS = {"moe_token_dispatcher_type"}
     [
         ("megatron", "megatron@core_0.20", RESOLVED),
         ("primus", "primus", RESOLVED | OF_PRESETS),
-        ("torchtitan@0.2.2", "torchtitan@0.2.2", set()),
+        ("torchtitan", "torchtitan@0.2.2", set()),
     ],
 )
 def test_defaults_are_those_of_the_parser(name: str, table: str, otherwise: set[str]) -> None:
