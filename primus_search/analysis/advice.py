@@ -168,8 +168,7 @@ def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:
 def _values(subject: _Subject, name: str, value: Any, one: Mapping[str, Any]) -> list[AxisValue]:
     """The typed values that a word of advice.yaml stands for."""
     if value == "each":
-        every = dict.fromkeys([*subject.evaluator.choice.axis(name).values, *one.get("also", ())])
-        return [each for each in every if each != one.get("not")]
+        return [*dict.fromkeys([*subject.evaluator.choice.axis(name).values, *one.get("also", ())])]
     if value == "formats":
         return [int(each) for each in Fp8 if each != Fp8.NONE]
     if value == "node":

@@ -1,21 +1,15 @@
-"""Seconds of one step by what the device did, from a trace: Kineto (JSON), nsys (SQLite), rocprof (CSV).
-
-    torch.profiler: export_chrome_trace("step.json.gz")    nsys export --type sqlite    rocprofv3 --kernel-trace -f csv
+"""Seconds of one step by what the device did, from a trace of torch.profiler: `export_chrome_trace("step.json.gz")`.
 
 Every moment of the step counts once: as attention where an attention kernel runs, else as GEMM, else as another kernel,
 else as an exchange between devices, else as idle. So parts add up to the step, and exchange is what nothing hides.
 A trace without kernels of a device is read by its operators: training on a CPU.
 """
 
-import csv
-import io
 import json
 import math
 import re
-import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -30,7 +24,7 @@ from primus_search.values.candidates import Floats
 LIMIT = 1 << 29
 """Most bytes that are read of a trace, and most it may unpack to: 512 MiB are about two million kernels."""
 
-NS_PER_S, US_PER_S = 1e9, 1e6
+US_PER_S = 1e6
 
 
 class DeviceWork(IntEnum):
@@ -87,8 +81,6 @@ def read_trace(path: Path) -> TracedStep:
     """The step of a trace. Raises `InputError` for a file that is none, is damaged or holds no kernels."""
     with opened(path) as file:
         head = file.read(16)
-    if head.startswith(b"SQLite format 3"):
-        return _step(_of_nsys(path), path)
     content = read_bytes(path, most=LIMIT)
     if head.startswith(b"\x1f\x8b"):
         content = _unpacked(content, path)
@@ -96,8 +88,9 @@ def read_trace(path: Path) -> TracedStep:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise _refuse(path, f"is not UTF-8 text (byte {error.start})") from None
-    is_json = text.lstrip()[:1] in ("{", "[")
-    return _of_kineto(text, path) if is_json else _step(_of_rocprof(text, path), path)
+    if text.lstrip()[:1] not in ("{", "["):
+        raise _refuse(path, "is no trace in JSON; write one with torch.profiler's export_chrome_trace")
+    return _of_kineto(text, path)
 
 
 def _refuse(path: Path, what: str) -> InputError:
@@ -155,9 +148,6 @@ def _union_s(start: Floats, end: Floats) -> float:
     return float(reached[-1] - start[0] - gaps)
 
 
-# --- Kineto ----------------------------------------------------------------------------------------------------------
-
-
 def _of_kineto(text: str, path: Path) -> TracedStep:
     try:
         data = json.loads(text)
@@ -180,58 +170,14 @@ def _of_kineto(text: str, path: Path) -> TracedStep:
 def _rows(events: Sequence[Mapping[str, Any]], path: Path) -> Iterator[Row]:
     """Events that last."""
     for one in events:
-        yield _row(str(one.get("name", "")), one.get("ts"), one.get("dur"), US_PER_S, path)
+        yield _row(str(one.get("name", "")), one.get("ts"), one.get("dur"), path)
 
 
-def _row(name: str, begin: Any, lasts: Any, per_s: float, path: Path) -> Row:
+def _row(name: str, begin: Any, lasts: Any, path: Path) -> Row:
     try:
-        start, duration = float(begin) / per_s, float(lasts) / per_s
+        start, duration = float(begin) / US_PER_S, float(lasts) / US_PER_S
     except (TypeError, ValueError):
         start = duration = math.nan
     if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0.0):
         raise _refuse(path, f"{name[:80]!r} has no time: {begin!r} for {lasts!r}"[:200])
     return name, start, start + duration
-
-
-# --- nsys and rocprof ------------------------------------------------------------------------------------------------
-
-NSYS = """
-SELECT s.value, k.start, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.demangledName
-WHERE k.deviceId = (SELECT min(deviceId) FROM CUPTI_ACTIVITY_KIND_KERNEL)
-"""
-
-
-def _of_nsys(path: Path) -> list[Row]:
-    """Kernels of the first device of an nsys export."""
-    if path.stat().st_size > LIMIT:
-        raise _refuse(path, f"has more than {LIMIT:,} bytes, the most that is read of such a file")
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
-            found = database.execute(NSYS).fetchall()
-    except sqlite3.Error as error:
-        raise _refuse(path, f"is no export of nsys with kernels: {error}") from None
-    return [_row(str(name), start, lasts, NS_PER_S, path) for name, start, lasts in found]
-
-
-ROCPROF = (
-    ("Kernel_Name", "Start_Timestamp", "End_Timestamp", "Agent_Id"),
-    ("KernelName", "BeginNs", "EndNs", "gpu-id"),
-)
-"""Columns of rocprofv3 (kernel_trace.csv) and of rocprof (results.csv): name, begin and end in ns, device."""
-
-
-def _of_rocprof(text: str, path: Path) -> list[Row]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    try:
-        columns = next((names for names in ROCPROF if set(names[:3]) <= set(reader.fieldnames or ())), None)
-        lines = list(reader) if columns else []
-    except csv.Error as error:
-        raise _refuse(path, f"is no table: {error}") from None
-    if columns is None:
-        raise _refuse(path, "is no trace: neither JSON of Kineto, SQLite of nsys nor kernels of rocprof as CSV")
-    name, begin, end, device = columns
-    first = min((str(line.get(device) or "") for line in lines), default="")
-    mine = [line for line in lines if str(line.get(device) or "") == first]
-    starts, ends = ([_row(str(line[name]), line[at], 0.0, NS_PER_S, path)[1] for line in mine] for at in (begin, end))
-    spans = zip(mine, starts, ends, strict=True)
-    return [_row(str(line[name]), start, stop - start, 1.0, path) for line, start, stop in spans]

@@ -75,7 +75,6 @@ EXTRAS = {
     "torch": "memory stays projected and nothing is measured; pip install 'primus-search[torch]'",
     "ray": "searches use this machine alone; pip install 'primus-search[ray]'",
     "optuna": "large spaces are not sampled; pip install 'primus-search[optuna]'",
-    "ortools": "the schedules `ilp` and `ilp-v` cannot be solved; pip install 'primus-search[ilp]'",
 }
 SPARE_BYTES = 1.0 * GB  # free disk below which a run folder with its Parquet table and a Ray session may not fit
 

@@ -131,7 +131,6 @@ class Algorithm:
     virtual_stages: tuple[int, ...] | None = (1,)
     splits_weight: bool = False
     cost_aware: bool = False
-    in_comparison: bool = True
     objective: Objective = Objective.MAKESPAN
     serves: Serves = _any_shape
     needs: str = ""
@@ -291,8 +290,6 @@ def _best(asked: Asked) -> Table:
     reasons = []
     single: Asked = {**asked, "virtual_stages": 1}
     for each in registered():
-        if not each.in_comparison:
-            continue
         try:
             table = build(each.name, **(asked if each.virtual_stages is None else single))
         except ScheduleError as error:
@@ -336,8 +333,7 @@ def ranks_of(order: PipelineOrder) -> NDArray[np.int64]:
 def warm_up() -> None:
     """Compile every kernel, or load it from disk, so that the first question of a user is not the slow one."""
     for each in registered():
-        if each.in_comparison:
-            for costs in (UNIT_COSTS, Costs(forward=1.0, backward=1.4, weight=0.6, comm=0.1)):
-                stages = 2
-                build(each.name, stages=stages, microbatches=4 * stages, costs=costs,
-                      virtual_stages=2 if each.virtual_stages is None else 1)  # fmt: skip
+        for costs in (UNIT_COSTS, Costs(forward=1.0, backward=1.4, weight=0.6, comm=0.1)):
+            stages = 2
+            build(each.name, stages=stages, microbatches=4 * stages, costs=costs,
+                  virtual_stages=2 if each.virtual_stages is None else 1)  # fmt: skip

@@ -64,11 +64,10 @@ def compare_under(conditions: Conditions, *, stages: int, microbatches: int, vir
     """`compare` where costs and memory depend on the schedule: a model is cut by the number of virtual stages."""
     rows = []
     for algorithm in registered():
-        if algorithm.in_comparison:
-            chunks = virtual_stages if algorithm.virtual_stages is None else algorithm.virtual_stages[0]
-            # Kernels are compiled or loaded by the first that uses them, which is not its own time.
-            _one(algorithm, 2, 4, chunks, conditions)
-            rows.append(_one(algorithm, stages, microbatches, chunks, conditions))
+        chunks = virtual_stages if algorithm.virtual_stages is None else algorithm.virtual_stages[0]
+        # Kernels are compiled or loaded by the first that uses them, which is not its own time.
+        _one(algorithm, 2, 4, chunks, conditions)
+        rows.append(_one(algorithm, stages, microbatches, chunks, conditions))
     rows.sort(key=lambda row: (row.makespan, row.peak, row.name))
     return _with_frontier(rows)
 

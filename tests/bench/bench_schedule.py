@@ -28,8 +28,6 @@ def once(name: str, p: int, m: int, vpp: int, costs: Costs) -> float:
 
 def main() -> None:
     for name in names():
-        if not algorithm(name).in_comparison:
-            continue
         for vpp in (2, 4) if algorithm(name).virtual_stages is None else (1,):
             cells = []
             for label, costs in COSTS.items():

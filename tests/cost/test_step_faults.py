@@ -160,7 +160,7 @@ def test_a_schedule_with_as_many_chunks_as_it_is_not_made_of_is_refused_and_not_
         step(pp=2, vpp=1, schedules=("dualpipev",))
 
 
-@pytest.mark.parametrize("algorithm", [each for each in registered() if each.in_comparison], ids=lambda a: a.name)
+@pytest.mark.parametrize("algorithm", registered(), ids=lambda a: a.name)
 def test_every_schedule_has_a_finite_step(algorithm: Algorithm) -> None:
     chunks = (algorithm.virtual_stages or (1, 2))[-1]
     assert 0.0 < step(pp=2, vpp=chunks, schedules=(algorithm.name,)).total[0] < 3600.0

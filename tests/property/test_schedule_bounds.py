@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule import Costs, build, lower_bound, simulate
-from primus_search.schedule.algorithms.exact import solve
 from primus_search.schedule.registry import make_request
+from tests.oracle.exact_orders import solve
 
 whole = st.integers(1, 9)
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    shape=st.tuples(st.sampled_from(["ilp", "ilp-v"]), st.integers(2, 3), st.integers(2, 7)),
+    shape=st.tuples(st.sampled_from(["zb-auto", "v-auto"]), st.integers(2, 3), st.integers(2, 7)),
     times=st.tuples(whole, whole, whole, st.integers(0, 2)),
     limit=st.sampled_from([1.0, 1.5, 2.0, 2.5]),
 )

@@ -17,7 +17,7 @@ from primus_search.schedule import (
 )
 from tests.support.batch_times import CostColumns, simulate_many
 
-HEURISTICS = tuple(name for name in names() if algorithm(name).in_comparison)
+HEURISTICS = names()
 """Exact solvers are left out: they take seconds on purpose and have their own tests."""
 
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

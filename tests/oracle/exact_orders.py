@@ -1,13 +1,12 @@
 """The order of least makespan, or the best found with a proven bound: constraint programming over start times.
 
-Needs OR-Tools (`pip install primus-search[ilp]`). Micro-batches are alike, so each stage may take them in order
+Needs OR-Tools. Micro-batches are alike, so each stage may take them in order
 without loss: any order can be relabelled so, pass by pass. The solver starts from the order of V-auto or ZB-auto and
 stops at a deterministic amount of work, not at a wall-clock time, so that the same question has the same answer.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.util import find_spec
 from math import lcm
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from primus_search.schedule.algorithms.v_shaped import v_auto
 from primus_search.schedule.algorithms.zero_bubble import zb_auto
 from primus_search.schedule.bounds import bound
-from primus_search.schedule.registry import TOLERANCE, Request, register
+from primus_search.schedule.registry import TOLERANCE, Request
 from primus_search.schedule.simulation.timeline import run
 from primus_search.schedule.table import PassKind, Placement, Table
 
@@ -39,24 +38,8 @@ class Solved:
     bound: float
 
 
-@register("ilp", summary="exact, or best found with proof (small pipelines)", placement=Placement.LOOP,
-          splits_weight=True, cost_aware=True, in_comparison=False)  # fmt: skip
-def ilp(request: Request) -> Table:
-    """Constraint programming; `solve` also returns the proven bound."""
-    return solve(request).table
-
-
-@register("ilp-v", summary="exact in the V placement (small pipelines)", placement=Placement.V, virtual_stages=(2,),
-          splits_weight=True, cost_aware=True, in_comparison=False)  # fmt: skip
-def ilp_v(request: Request) -> Table:
-    """Constraint programming; `solve` also returns the proven bound."""
-    return solve(request).table
-
-
 def solve(request: Request, *, effort: float = EFFORT) -> Solved:
-    """Least makespan within the request's memory limit. Raises `ScheduleError` without OR-Tools or when too large."""
-    if find_spec("ortools") is None:
-        raise request.refuse("the exact solver needs OR-Tools; install it with: pip install 'primus-search[ilp]'")
+    """Least makespan within the request's memory limit. Raises `ScheduleError` when too large."""
     start = (v_auto if request.placement is Placement.V else zb_auto)(request)
     makespan = run(start, request.costs).makespan
     if len(start) > MOST_PASSES:
