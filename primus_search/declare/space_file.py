@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -168,13 +168,15 @@ class _Assembly:
             return None
 
     def _listed(self, key: str, given: Any) -> list[tuple[Any, Keys]]:
-        """The entries of a key that takes a value or a list, with the place of each; a problem for an empty list."""
+        """The entries of a key that takes a value or a list, each once and with its place; a problem for an empty list."""
         if not isinstance(given, list):
             return [(given, (key,))]
         if not given and key not in self.skip:
             least = "number" if key == "nodes" else "name"
             self.problems.append(self.document.problem((key,), f"is an empty list; give at least one {least}"))
-        return [(one, (key, i)) for i, one in enumerate(given)]
+        twice = dict.fromkeys(str(one) for i, one in enumerate(given) if one in given[:i])
+        self.notes += [f"{key}: {one} is listed more than once; searched once" for one in twice]
+        return [(one, (key, i)) for i, one in enumerate(given) if one not in given[:i]]
 
     # --- model, workload, clusters ---------------------------------------------------------------------------------
 
@@ -320,20 +322,15 @@ class _Assembly:
     def _machines(self, shape: SpaceFile, model: Model | None) -> list[variants.Machine]:
         """Every combination of hardware, stack and framework of the file."""
         machines: list[variants.Machine] = []
-        for text, keys in self._listed("hardware", shape.hardware):
-            where = self.document.where(keys)
-            load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
-            hardware = self._collect(load)
-            self.notes += hardware.notes if hardware else ()
-            if hardware is None:
-                continue
-            hardware = self._priced(hardware, text, shape)
-            frameworks = self._frameworks(shape, hardware)
-            named = self._named_stacks(shape) if shape.stack is not None else [None]
+        devices = [one for one in self._hardware(shape) if one is not None]
+        frameworks = self._frameworks(shape, devices)
+        named = self._named_stacks(shape) if shape.stack is not None else [None]
+        for hardware in devices:
+            self.notes += hardware.notes
             pairs = (
                 (stack or self._default_stack(shape, hardware, framework, model), framework)
                 for stack in named
-                for framework in frameworks
+                for framework in frameworks[hardware.name]
             )
             machines += [
                 variants.Machine(
@@ -349,26 +346,48 @@ class _Assembly:
         self._check_prices(shape, machines)
         return machines
 
-    def _frameworks(self, shape: SpaceFile, hardware: Hardware) -> list[Framework]:
-        """The frameworks named, or the one that is assumed on this hardware."""
-        vendor, has_adapters = hardware.accelerator.vendor, shape.workload.task.endswith("lora")
+    def _hardware(self, shape: SpaceFile) -> Iterator[Hardware | None]:
+        """Every device of the file; None where one cannot be read."""
+        for text, keys in self._listed("hardware", shape.hardware):
+            where = self.document.where(keys)
+            load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
+            hardware = self._collect(load)
+            yield self._priced(hardware, text, shape) if hardware is not None else None
+
+    def _frameworks(self, shape: SpaceFile, devices: list[Hardware]) -> dict[str, list[Framework]]:
+        """The frameworks that run on each device: those that are named, or the one that is assumed there.
+
+        A problem for a framework that runs on no device, and for a device without a framework.
+        """
+        has_adapters = shape.workload.task.endswith("lora")
         if shape.framework is None:
-            return [default_framework(vendor, has_adapters=has_adapters)]
-        found = []
-        for name, keys in self._listed("framework", shape.framework):
-            load = partial(load_framework, name, beside=self.beside, where=self.document.where(keys))
-            framework = self._collect(load)
-            if framework is not None and not framework.runs_on(vendor):
-                known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
-                what = f"{framework.title} does not run on {hardware.name} ({vendor}); use {join_words(known)}"
-                self.problems.append(self.document.problem(keys, what))
-            elif framework is not None and has_adapters and not (framework.is_any or framework.adapters):
+            return {
+                one.name: [default_framework(one.accelerator.vendor, has_adapters=has_adapters)] for one in devices
+            }
+        loaded = [
+            (self._collect(partial(load_framework, name, beside=self.beside, where=self.document.where(keys))), keys)
+            for name, keys in self._listed("framework", shape.framework)
+        ]
+        named = [(one, keys) for one, keys in loaded if one is not None]
+        runs = {
+            device.name: [one for one, _ in named if one.runs_on(device.accelerator.vendor)] for device in devices
+        }
+        for framework, keys in named:
+            if has_adapters and not (framework.is_any or framework.adapters):
                 known = [one for one in framework_names() if load_framework(one).adapters]
                 what = f"{framework.title} has no low-rank adapters here; use {join_words([*known, 'any'])}"
                 self.problems.append(self.document.problem(keys, what))
-            elif framework is not None:
-                found.append(framework)
-        return found
+            for device in devices:
+                vendor = device.accelerator.vendor
+                if framework in runs[device.name]:
+                    continue
+                what = f"{framework.title} does not run on {device.name} ({vendor})"
+                if runs[device.name] and any(framework in some for some in runs.values()):
+                    self.notes.append(f"{what}; not searched there")
+                    continue
+                known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
+                self.problems.append(self.document.problem(keys, f"{what}; use {join_words(known)}"))
+        return runs
 
     def _named_stacks(self, shape: SpaceFile) -> list[Stack | None]:
         listed = self._listed("stack", shape.stack)

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -432,3 +433,30 @@ def test_a_framework_without_adapters_is_refused_and_another_is_assumed() -> Non
         make_space(TUNED | {"framework": "torchtitan", "workload": {**TUNED["workload"], "task": "lora"}}, environ={})
     nvidia = TUNED | {"hardware": "h100", "workload": {**TUNED["workload"], "task": "lora"}}
     assert make_space(nvidia, environ={}).framework.name == "nemo"
+
+def test_an_entry_that_is_listed_twice_is_searched_once() -> None:
+    data = LISTED | {"hardware": ["h100", "h100"], "framework": ["megatron", "megatron"], "nodes": [2, 4, 2]}
+    space = make_space(data)
+    assert [one.cluster.num_nodes for one in space.clusters] == [2, 4]
+    twice = [note for note in space.notes if "more than once" in note]
+    assert len(twice) == 3
+
+
+def test_a_framework_is_searched_where_it_runs_and_refused_where_it_runs_nowhere() -> None:
+    both = LISTED | {"hardware": ["h100", "mi300x"]}
+    space = make_space(both | {"framework": ["nemo", "megatron", "primus"]})
+    pairs = [(one.cluster.accelerator.name, one.framework.launcher) for one in space.clusters]
+    assert pairs == [("H100", "nemo"), ("H100", "megatron"), ("MI300X", "megatron"), ("MI300X", "primus")]
+    assert sum("not searched there" in note for note in space.notes) == 2
+    for wrong in ({"framework": ["nemo"]}, {"framework": ["megatron", "primus"], "hardware": ["h100", "b200"]}):
+        with pytest.raises(InputError, match="does not run on"):
+            make_space(both | wrong)
+
+
+LISTED: dict[str, Any] = {
+    "model": "llama3_8b",
+    "hardware": "h100",
+    "nodes": 2,
+    "workload": {"seq_length": 4096, "global_batch_size": 64},
+    "space": {"tp": [1, 2]},
+}
