@@ -74,7 +74,9 @@ def _of_options(
 
         experiment = start(file, hardware, nodes, model, shlex.split(arguments), _per_node(given))
         space = space_of(experiment, given, stack, framework)
-        notes, not_modelled = list(experiment.notes), list(experiment.experiment.not_modelled)
+        replaced = tuple(f"assumed {text.partition('=')[0].strip()} =" for text in given)
+        notes = [note for note in experiment.notes if not note.startswith(replaced)]
+        not_modelled = list(experiment.experiment.not_modelled)
     else:
         options = {"--model": model, "--hardware": hardware, "--nodes": nodes}
         what = "is needed: a model, hardware and nodes, or the FILE of an experiment"

@@ -382,7 +382,7 @@ def _without_variables(given: Settings) -> tuple[dict[str, Any], dict[str, Any]]
 
 def is_sized(found: Settings) -> bool:
     """Whether settings have the sizes of a model."""
-    return "num_layers" in found and "hidden_size" in found
+    return "hidden_size" in found and any(key in found for key in ("num_layers", *PATTERNS))
 
 
 MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
