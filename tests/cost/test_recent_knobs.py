@@ -100,6 +100,18 @@ def test_megatron_fsdp_holds_gradients_until_its_queue_is_full() -> None:
     assert small == pytest.approx([(2.0 + gradient) * 0.02e9, *2 * [(2.0 + gradient) * 0.32e9]])
 
 
+def test_zero_2_of_megatron_fsdp_holds_whole_gradients_of_its_queue_beside_the_shards() -> None:
+    """Reported: optim runs, optim_grads runs out on 2 A100-40 (NVIDIA/Megatron-LM, suggested_communication_unit_size)."""
+    model = load_model("llama3.1_8b")
+    c = Candidates.table(sharding=[Sharding.ZERO2])
+    held = {}
+    for name in ("megatron_core_2026", "deepspeed"):
+        stack = with_numbers(load_cluster("h100", 1, stack=name).stack, {"gradient_bytes": 4.0})
+        share = Share(model, Workload(seq_length=4096, global_batch_size=8), stack, c, world=8)
+        held[name] = float(gathered_bytes(stack, share, np.full(1, 0.2e9), 32)[0])
+    assert held == {"megatron_core_2026": pytest.approx(4.0 * 1.2e9), "deepspeed": 0.0}
+
+
 def test_an_optimizer_on_the_host_costs_and_saves_what_megatron_bridge_measured() -> None:
     """Source: NVIDIA-NeMo/Megatron-Bridge#3062 and docs/training/cpu-offloading.md: Qwen3-30B-A3B on 16 H100, TP2 PP2
     EP4, global batch 8: 1.9 times the step at 25 %, 4.2 times at 100 %; 3.8 GB saved per 25 %, 15.3 GB in all.

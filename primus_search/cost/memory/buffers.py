@@ -5,6 +5,7 @@ import numpy as np
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.values.candidates import INNER_RANKS, CpComm, Floats, Sharding
 from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import Model
 
 RING_DEPTH = 2.0
@@ -28,9 +29,10 @@ def gathered_bytes(
     Weights that stay gathered are not counted here. Q: Megatron-FSDP frees a gradient only when more than its queue
     waits behind it, and prefetches half as much. Source: NVIDIA/Megatron-LM param_and_grad_buffer.py
     `wait_for_previous_grad_reduce`, megatron_fsdp.py `suggested_communication_unit_size`: at least 1e9 until #7134.
+    Under ZeRO-2 its queue holds whole gradients beside the shards, in the bytes that gradients are kept in.
     """
     m = stack.memory
-    queue = np.where(s.sharding >= Sharding.HSDP, m.shard_queue_params, 0.0)
+    queue = np.where(s.sharding >= Sharding.ZERO2, m.shard_queue_params, 0.0) * (s.sharding != Sharding.FSDP2)
 
     def at_once(params: Floats, number: float, waiting: Floats) -> Floats:
         return np.minimum(np.maximum(number * params, params + waiting), params * layers / s.pp)
@@ -39,7 +41,9 @@ def gathered_bytes(
     held = (packed_bytes or BF16_BYTES) * gathered + m.shard_gradient_bytes * at_once(
         trained_params, m.shard_gradient_layers, queue
     )
-    return np.where(shards_weights(s) | keeps_gathered(stack, s), held, 0.0)
+    whole = state_bytes(stack, "gradient_bytes", s.state_format) * at_once(trained_params, 1.0, queue)
+    beside_shards = np.where((s.sharding == Sharding.ZERO2) & (queue > 0.0), whole, 0.0)
+    return np.where(shards_weights(s) | keeps_gathered(stack, s), held, beside_shards)
 
 
 def gathered_head_bytes(stack: Stack, s: Share, params: Floats, *, has_gradient: bool) -> Floats:
