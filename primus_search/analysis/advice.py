@@ -146,8 +146,8 @@ def _checked(subject: _Subject, check: Mapping[str, Any]) -> Advice | None:
     words |= {"headroom_GB": f.headroom_bytes / GB, "hbm_GB": hbm / GB, "precision": _precision(subject)}
     tried = (remedy for one in check["try"] for remedy in _remedies(subject, one))
     found = subject.found(check["topic"], check["finding"].format(**words), share, tried)
-    is_said = not check.get("quiet") or (found is not None and (found.best or found.best_without_room))
-    return found if is_said else None
+    is_shown = not check.get("quiet") or (found is not None and (found.best or found.best_without_room))
+    return found if is_shown else None
 
 
 def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:

@@ -37,7 +37,7 @@ def num_gpus(row: Row) -> int:
 
 
 def _idea(row: Row) -> tuple[Any, ...]:
-    """What choices are told apart by: rows of one split and precision are one; CPn x mbs n is as mbs 1."""
+    """What tells choices apart: rows of one split and precision are one; CPn x mbs n is as mbs 1."""
     per_rank = row["micro_batch_size"] / row["cp"]
     family = algorithm(row["schedule"]).family if row["pp"] > 1 else ""
     return (row["tp"], row["pp"], row["ep"], row["etp"], per_rank, number_format(row), row["recompute"], family)
@@ -117,7 +117,7 @@ Wanted = tuple[Callable[[Row], str], Callable[[Row], bool]]
 
 
 def _wanted(first: Row) -> list[Wanted]:
-    """When to take another row than the first, and which rows answer that, the most asked-for first."""
+    """When to take another row than the first, and which rows answer that, the most wanted first."""
     word, less_bytes = number_format(first), min(LESS_MEMORY * first["memory_bytes"], first["memory_bytes"] - GB)
 
     def is_faster_format(row: Row) -> bool:

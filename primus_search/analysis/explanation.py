@@ -35,7 +35,7 @@ from primus_search.values.layout import Layout
 
 @dataclass(frozen=True)
 class Explained:
-    """One candidate of a run; its parts are worked out when they are asked for.
+    """One candidate of a run; its parts are worked out on demand.
 
     opened  the kept rows of its cluster, where they have been read before
     """

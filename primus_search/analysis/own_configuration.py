@@ -37,7 +37,7 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
     broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith("(doubles)"))
-    said = OwnConfiguration(
+    outcome = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},
         of=found.feasible,
@@ -45,16 +45,16 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
         notes=(*_otherwise(experiment, result, trained), *experiment.not_modelled),
     )
     if broken:
-        return said
+        return outcome
     figures = evaluator.project([own])[0]
     best = values_of(found.ranking.candidates, 0)
     winner, rate = evaluator.project([best])[0], figures.expected_tokens_per_s_per_gpu
-    said = replace(said, figures=figures, behind=1.0 - rate / winner.expected_tokens_per_s_per_gpu)
+    outcome = replace(outcome, figures=figures, behind=1.0 - rate / winner.expected_tokens_per_s_per_gpu)
     if figures.fits:
         rank, is_exact = _rank(found, evaluator, rate)
-        said = replace(said, rank=rank, is_rank_exact=is_exact)
+        outcome = replace(outcome, rank=rank, is_rank_exact=is_exact)
     pair, with_pair = _best_pair(evaluator, own, best, figures)
-    return replace(said, pair=pair, pair_figures=with_pair)
+    return replace(outcome, pair=pair, pair_figures=with_pair)
 
 
 def must_be_readable(path: Path) -> None:

@@ -34,7 +34,7 @@ MOST_LOOKED_AT = 1000  # of the fastest by projection, of which the fastest to e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chance:
-    """The best row of the space with the values asked for.
+    """The best row of the space with the requested values.
 
     rows      legal rows with these values     is_whole  False where only the first `MOST_ROWS` were looked at
     fitting   of these, rows that fit          best      fastest that fits; else the one that misses least
@@ -59,7 +59,7 @@ class WhyNot:
     would_fit: tuple[str, ...]
 
 
-def parse_asked(
+def parse_request(
     text: str, base: neighbours.Values, evaluator: neighbours.Evaluator | None = None
 ) -> dict[str, AxisValue]:
     """`tp=4,pp=2` or `TP4 PP2 mbs2`, words as tables print them, as axes with typed values.
@@ -107,7 +107,7 @@ def _of_file(path: Path, base: neighbours.Values, evaluator: neighbours.Evaluato
 
 
 def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Mapping[str, AxisValue]) -> WhyNot:
-    """The answer for a candidate and the axes asked for."""
+    """The answer for a candidate and the requested axes."""
     alone = evaluator.try_out(base, asked)
     misses = alone.is_legal and not alone.fits
     would_fit = tuple(neighbours.single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()

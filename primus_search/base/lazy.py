@@ -32,7 +32,7 @@ def provide(service: str, module: str, function: str) -> None:
 
 
 def provided(service: str) -> Callable[..., Any]:
-    """The function that does a service. Raises `LookupError` where nobody provides it."""
+    """The function that does a service. Raises `LookupError` where none provides it."""
     module, function = _providers[service]
     found: Callable[..., Any] = getattr(import_module(module), function)
     return found

@@ -75,7 +75,7 @@ def _typed(row: Mapping[str, Any]) -> Any:
 
 
 class _LazyGroup(TyperGroup):
-    """A command group that imports a command's file only when that command is called or asked for its own help."""
+    """A command group that imports a command's file only when that command or its help is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)

@@ -137,8 +137,8 @@ def _answer(found: "Explained", why_not: str, what_if: list[str] | None, top: in
         explain_text.print_explained(found, sys.stdout)
     answers: dict[str, Any] = {}
     if why_not:
-        asked = questions.parse_asked(why_not, found.base, found.evaluator)
-        reasons = questions.why_not(found.evaluator, found.base, asked)
+        request = questions.parse_request(why_not, found.base, found.evaluator)
+        reasons = questions.why_not(found.evaluator, found.base, request)
         answers["why_not"] = plain(reasons)
         if not as_json:
             explain_text.print_why_not(found, reasons, sys.stdout)

@@ -36,18 +36,18 @@ def learn(
     from primus_search.learning.logged_run import SaidBeside
     from primus_search.learning.site_files import learn_from, needed
 
-    said = SaidBeside(hardware=hardware, model=model)
+    beside = SaidBeside(hardware=hardware, model=model)
     if dry_run:
-        missing = [str(problem) for problem in needed(readings, said, base)]
+        missing = [str(problem) for problem in needed(readings, beside, base)]
         if as_json:
             print_json(_readings(readings) | {"needed": missing})
         else:
-            _print_readings(readings, said)
+            _print_readings(readings, beside)
             for what in missing:
                 typer.echo(f"needed: {what}", err=True)
         return
     folder = into if into is not None else sites()
-    site = learn_from(readings, name, said, base=base, folder=folder, framework=framework)
+    site = learn_from(readings, name, beside, base=base, folder=folder, framework=framework)
     must_be_folder(folder, "--into")
     written = _write(site, folder, name)
     from primus_search.base.html_templates import rendered
@@ -55,7 +55,7 @@ def learn(
     if as_json:
         print_json(_figures(site, readings, written))
     else:
-        _print_readings(readings, said)
+        _print_readings(readings, beside)
         typer.echo(rendered("learned.txt", site=site, written=written), nl=False)
 
 
@@ -65,11 +65,11 @@ def learner(files: list[Path], *, hardware: str, model: str, base: str | None) -
     from primus_search.learning.logged_run import SaidBeside
     from primus_search.learning.site_files import learn_from, needed
 
-    readings, said = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
-    problems = [*readings.refused, *needed(readings, said, base)]
+    readings, beside = read_files(files, None, _table), SaidBeside(hardware=hardware, model=model)
+    problems = [*readings.refused, *needed(readings, beside, base)]
     if problems:
         raise InputError(problems)
-    return lambda folder: _write(learn_from(readings, SITE, said, base=base, folder=folder), folder, SITE)["stack"]
+    return lambda folder: _write(learn_from(readings, SITE, beside, base=base, folder=folder), folder, SITE)["stack"]
 
 
 def _table(path: Path) -> "RunTable":
@@ -117,13 +117,13 @@ def _readings(readings: "Readings") -> dict[str, object]:
     return {"runs": runs, "refused": refused}
 
 
-def _print_readings(readings: "Readings", said: "SaidBeside") -> None:
+def _print_readings(readings: "Readings", beside: "SaidBeside") -> None:
     """What was read and refused."""
     from primus_search.learning.logged_run import memory_notes
 
     for run in _all(readings):
         _print_run(run)
-        for note in memory_notes(run, said):
+        for note in memory_notes(run, beside):
             typer.echo(f"  {note}")
     for problem in readings.refused:
         typer.echo(f"refused: {problem}", err=True)

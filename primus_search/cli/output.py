@@ -1,4 +1,4 @@
-"""What commands write: standard streams that never fail, catalogue tables, files a user asks for by name."""
+"""What commands write: standard streams that never fail, catalogue tables, files that a user names."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def _usable(stream: TextIO | None) -> TextIO:
 
 
 def print_json(data: Any) -> None:
-    """Print what --json asks for; a mapping has the number of its form first (`cli/output_schema.py`)."""
+    """Print the JSON of --json; a mapping has the number of its form first (`cli/output_schema.py`)."""
     from primus_search.cli.output_schema import numbered
 
     typer.echo(json.dumps(numbered(data) if isinstance(data, dict) else data, indent=2))

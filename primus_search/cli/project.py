@@ -169,7 +169,7 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
 
 
 def _plain() -> dict[str, Any]:
-    """What an axis is when nobody sets it: its default, where `auto` would be a search."""
+    """What an axis is when it is not set: its default, where `auto` would be a search."""
     from primus_search.values.knobs import KNOBS
 
     searched = (k for k in KNOBS if not k.detail_of and (k.auto is None or len(k.auto) > 1))

@@ -29,23 +29,23 @@ def schedules(
     from primus_search.schedule.side_by_side import best_within
 
     if run is not None:
-        asked = _of_run(run, rank, vpp, memory_limit, [stages, microbatches, costs != "1,1,1", comm, head_extra])
+        request = _of_run(run, rank, vpp, memory_limit, [stages, microbatches, costs != "1,1,1", comm, head_extra])
     else:
-        asked = _of_costs(stages, microbatches, vpp, memory_limit, costs, comm, head_extra)
-    built = [row for row in asked.rows if row.timeline is not None]
+        request = _of_costs(stages, microbatches, vpp, memory_limit, costs, comm, head_extra)
+    built = [row for row in request.rows if row.timeline is not None]
     if not built:
-        raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in asked.rows))
-    best = best_within(asked.rows, asked.memory_limit)
+        raise NothingFits("no schedule fits:\n" + "\n".join(f"  {row.reason}" for row in request.rows))
+    best = best_within(request.rows, request.memory_limit)
     chosen = best if schedule is None else next((row for row in built if row.name == schedule), None)
     if chosen is None or best is None:
-        raise InputError([Problem("--schedule", _why_not(schedule, {row.name: row.reason for row in asked.rows}))])
+        raise InputError([Problem("--schedule", _why_not(schedule, {row.name: row.reason for row in request.rows}))])
     if gantt is not None:
         _write_svg(gantt, chosen)
     if json:
         typer.echo(json_module.dumps([_as_json(row) for row in built], indent=2))
         return
     console = Plain()
-    _print(console, asked, best)
+    _print(console, request, best)
     if draw:
         from primus_search.report.gantt import terminal
 
@@ -137,11 +137,11 @@ def _as_json(row: "Compared") -> dict[str, object]:
     }
 
 
-def _print(console: Plain, asked: _Asked, best: "Compared") -> None:
+def _print(console: Plain, request: _Asked, best: "Compared") -> None:
     columns = ("schedule", "makespan", "span", "bubble %", "peak", "½ at B", "gap %", "ms", "")
     found = table(*columns, left=("schedule", ""), wrapped=())
-    found.title, found.title_justify = asked.title, "left"
-    for row in asked.rows:
+    found.title, found.title_justify = request.title, "left"
+    for row in request.rows:
         if row.timeline is None:
             continue
         found.add_row(
@@ -152,16 +152,16 @@ def _print(console: Plain, asked: _Asked, best: "Compared") -> None:
             style="bold green" if row is best else None,
         )  # fmt: skip
     console.print(found)
-    limit = asked.memory_limit
+    limit = request.memory_limit
     within = "" if limit is None else f" within {limit:.4g} micro-batches of activations"
     console.print(f"Best{within}: {best.name}, makespan {best.makespan:g}, peak {best.peak:g}.")
-    if asked.own is not None:
-        name, makespan = asked.own
+    if request.own is not None:
+        name, makespan = request.own
         console.print(f"The run has {name}: {100 * (makespan / best.makespan - 1):.2f} % above the best.")
     console.print(
         "peak: micro-batches of activations on the fullest rank, released at W (½ at B: half of each already at B); "
         "gap: over the lower bound of its placement and memory limit; frontier: no faster schedule needs less."
     )
-    for row in asked.rows:
+    for row in request.rows:
         if row.timeline is None:
             console.print(f"  not available: {row.reason}")

@@ -159,7 +159,7 @@ class Projector:
         self.table.refresh()
 
     def forget(self) -> None:
-        """Forget every table: figures then depend on the rows that are asked for and not on those seen before."""
+        """Forget every table: figures then depend on the rows at hand and not on those seen before."""
         self.table, self.terms = (
             MemoryTable(self.job, self.memory_margin),
             Terms(self.job, self.measured, self._shares_rows),

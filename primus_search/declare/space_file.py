@@ -168,7 +168,7 @@ class _Assembly:
             return None
 
     def _listed(self, key: str, given: Any) -> list[tuple[Any, Keys]]:
-        """The entries of a key that takes a value or a list, each once and with its place; a problem for an empty list."""
+        """The entries of a key that takes a value or a list, each once, with its place; a problem for an empty list."""
         if not isinstance(given, list):
             return [(given, (key,))]
         if not given and key not in self.skip:
@@ -369,9 +369,7 @@ class _Assembly:
             for name, keys in self._listed("framework", shape.framework)
         ]
         named = [(one, keys) for one, keys in loaded if one is not None]
-        runs = {
-            device.name: [one for one, _ in named if one.runs_on(device.accelerator.vendor)] for device in devices
-        }
+        runs = {device.name: [one for one, _ in named if one.runs_on(device.accelerator.vendor)] for device in devices}
         for framework, keys in named:
             if has_adapters and not (framework.is_any or framework.adapters):
                 known = [one for one in framework_names() if load_framework(one).adapters]

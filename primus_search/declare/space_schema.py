@@ -211,7 +211,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _attribute_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """What stands below each field of a model. Read when it is asked for: pydantic would do so at every start."""
+    """What stands below each field of a model. Read on demand: pydantic would do so at every start."""
     (definition,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(definition, ast.ClassDef)
     return {
@@ -259,7 +259,7 @@ def _cut(data: Any, keys: Keys) -> None:
 
 
 def _problems(document: Document, error: ValidationError) -> list[Problem]:
-    """Pydantic's findings in our words, one per place; what the branches of a union expect is said together."""
+    """Pydantic's findings in our words, one per place; what the branches of a union expect is one message."""
     found: dict[Keys, list[dict[str, Any]]] = {}
     for detail in error.errors(include_url=False):
         found.setdefault(_path(detail["loc"]), []).append(dict(detail))

@@ -114,13 +114,13 @@ def clusters(
         hard, stack = machine.hardware, machine.stack
         base: list[tuple[str, int | float | str]] = [
             (name, value)
-            for name, value, is_told in (
+            for name, value, is_named in (
                 ("nodes", count, len(counts) > 1),
                 ("hardware", hard.name, several_hardware),
                 ("stack", stack.reference, several_stacks),
                 ("framework", machine.framework.name, len(named) > 1),
             )
-            if is_told
+            if is_named
         ]
         for values in itertools.product(*(axis.values for axis in axes)):
             parts: dict[type, Any] = {

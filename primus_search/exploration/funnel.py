@@ -108,9 +108,9 @@ def _with_relief(result: SearchResult, places: Sequence[int], wider: SearchResul
     space = replace(result.space, clusters=tuple(one.choice for one in clusters))
     named = dict.fromkeys(axis.name for place in better for axis in result.space.clusters[place].reliefs)
     found = "nothing FITS" if result.exact else "nothing that FITS was found"
-    told = [RELIEVED.format(found, " and ".join(named))] if better else []
+    reliefs_text = [RELIEVED.format(found, " and ".join(named))] if better else []
     if better and len(clusters) > 1:
-        told = [f"{told[0]} (on {'; '.join(cluster_words(one.choice) for one in better.values())})"]
+        reliefs_text = [f"{reliefs_text[0]} (on {'; '.join(cluster_words(one.choice) for one in better.values())})"]
     stages = {stage.name: stage for stage in result.stages}
     for stage in wider.stages:
         stages[stage.name] = stages[stage.name].plus(stage) if stage.name in stages else stage
@@ -123,7 +123,7 @@ def _with_relief(result: SearchResult, places: Sequence[int], wider: SearchResul
         is_complete=result.is_complete and wider.is_complete,
         seconds=result.seconds + wider.seconds,
         peak_rss_bytes=max(result.peak_rss_bytes, wider.peak_rss_bytes),
-        notes=tuple(dict.fromkeys((*result.notes, *wider.notes, *told))),
+        notes=tuple(dict.fromkeys((*result.notes, *wider.notes, *reliefs_text))),
         interrupted_by=wider.interrupted_by,
     )
 

@@ -299,26 +299,27 @@ class Evaluator:
                 job, cells = self._alone(settled)
         return settled
 
-    def try_out(self, base: Values, asked: Values, *, may_follow: bool = True) -> Trial:
-        """`base` with the axes of `asked` changed; others (`Knob.followers`) follow only where the rules want it."""
-        wanted = dict(asked)
-        if "tp" in asked and "sequence_parallel" not in asked:
-            wanted["sequence_parallel"] = int(asked["tp"]) > 1 and (bool(base["sequence_parallel"]) or base["tp"] == 1)  # type: ignore[arg-type]
-        if "recompute" in asked and int(asked["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
+    def try_out(self, base: Values, requested: Values, *, may_follow: bool = True) -> Trial:
+        """`base` with the axes of `changes` changed; others (`Knob.followers`) follow only where the rules want it."""
+        wanted = dict(requested)
+        if "tp" in requested and "sequence_parallel" not in requested:
+            had = bool(base["sequence_parallel"]) or base["tp"] == 1
+            wanted["sequence_parallel"] = int(requested["tp"]) > 1 and had  # type: ignore[arg-type]
+        if "recompute" in requested and int(requested["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
             wanted |= {"recompute_num_layers": 0, "recompute_method": 0}
         values: Values = self.settled({**base, **wanted})
         broken, figures = self.broken(values), None
         if not broken:
             figures = self.project([values])[0]
-        elif may_follow and (found := self._with_followers(base, wanted, asked)):
+        elif may_follow and (found := self._with_followers(base, wanted, requested)):
             values, figures = found
-        changes = _changes(base, asked, values)
-        followed = tuple(name for name in changes if name not in asked)
+        changes = _changes(base, requested, values)
+        followed = tuple(name for name in changes if name not in requested)
         return Trial(values=values, changes=changes, followed=followed, broken=broken, figures=figures)
 
-    def _with_followers(self, base: Values, wanted: Values, asked: Values) -> tuple[Values, Figures] | None:
+    def _with_followers(self, base: Values, wanted: Values, requested: Values) -> tuple[Values, Figures] | None:
         """The nearest legal configuration: one that fits before one that does not, fewest changes, then fastest."""
-        free = [axis for name in asked for axis in KNOB[name].followers if axis not in asked]
+        free = [axis for name in requested for axis in KNOB[name].followers if axis not in requested]
         axes: dict[str, tuple[AxisValue, ...]] = {name: (wanted.get(name, base[name]),) for name in AXES}
         size = 1
         for axis in dict.fromkeys(free):
@@ -378,17 +379,17 @@ def _with_headroom(figures: Figures, headroom_bytes: float) -> Figures:
     return replace(figures, memory_bytes=figures.memory_bytes + more, headroom_bytes=headroom_bytes)
 
 
-def _changes(base: Values, asked: Iterable[str], values: Values) -> dict[str, Any]:
-    """What differs from the base, as words, the axes asked for first."""
-    order = [*asked, *(name for name in AXES if name not in asked)]
+def _changes(base: Values, requested: Iterable[str], values: Values) -> dict[str, Any]:
+    """What differs from the base, as words, the requested axes first."""
+    order = [*requested, *(name for name in AXES if name not in requested)]
     return {name: word(name, values[name]) for name in order if values[name] != base[name]}
 
 
 def change_text(trial: Trial) -> str:
     """The changes in a few words: `pp=4 (with vpp=2)`."""
-    asked = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
+    requested = [f"{name}={spoken(value)}" for name, value in trial.changes.items() if name not in trial.followed]
     followed = [f"{name}={spoken(trial.changes[name])}" for name in trial.followed]
-    return ", ".join(asked) + (f" (with {', '.join(followed)})" if followed else "")
+    return ", ".join(requested) + (f" (with {', '.join(followed)})" if followed else "")
 
 
 # --- what would make it fit ------------------------------------------------------------------------------------------

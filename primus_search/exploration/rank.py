@@ -25,7 +25,7 @@ RULES_NAMED = 6
 
 
 def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
-    """Ranking and frontier of every cluster, projected in full; empty where no row fits as surely as the space asks."""
+    """Ranking and frontier of every cluster, projected in full; empty where no row fits as surely as it should."""
     return tuple(_cluster_result(funnel, number, found) for number, found in enumerate(collected.findings))
 
 

@@ -171,7 +171,7 @@ class RankingTable:
 
     @property
     def is_looked_at(self) -> Bools:
-        """Rows of which torch has said something: a figure is traced or measured."""
+        """Rows with a figure of torch's: traced or measured."""
         seen: Bools = (self.time_evidence != PROJECTED) | (self.memory_evidence != PROJECTED)
         return seen
 

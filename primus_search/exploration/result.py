@@ -252,5 +252,5 @@ def is_on(row: Mapping[str, Any], choice: ClusterChoice) -> bool:
 
 
 def is_of(row: Mapping[str, Any], labels: Mapping[str, Any]) -> bool:
-    """Whether a row of a ranking is of the cluster with these labels; a file says 50.0 where a space said 50."""
+    """Whether a row of a ranking is of the cluster with these labels; a file has 50.0 where a space has 50."""
     return all(row[name] == value or str(row[name]) == str(value) for name, value in labels.items() if name in row)

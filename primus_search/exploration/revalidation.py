@@ -106,15 +106,15 @@ def _found_on(
 def _notes(found: "Revalidation") -> list[str]:
     """What re-validation has to say to the reader of a ranking."""
     busy = [note for note in found.notes if note.startswith(BUSY)]
-    said = [note for note in found.notes if note not in busy]
+    kept = [note for note in found.notes if note not in busy]
     if busy:
-        said.append(f"{len(busy)} measurements met a busy machine, the worst: {max(busy, key=_factor)}")
+        kept.append(f"{len(busy)} measurements met a busy machine, the worst: {max(busy, key=_factor)}")
     failed = [f"a benchmark failed: {one.verdict.value}: {one.cause}" for one in found.failures]
     counted = []
     if found.measurements:
         known = len(found.measurements) - found.num_new
         counted = [f"measured: {found.num_new} pieces now, {known} known before, in {found.seconds:.1f} s"]
-    return list(dict.fromkeys([*said, *failed, *counted]))
+    return list(dict.fromkeys([*kept, *failed, *counted]))
 
 
 def _factor(note: str) -> float:

@@ -22,7 +22,7 @@ def with_memory(hardware: Hardware, device_bytes: float) -> Hardware:
 
 
 def memory_note(name: str, rated_bytes: float, device_bytes: float) -> str:
-    """What is said of a device with other memory than its file has."""
+    """A note on a device with other memory than its file has."""
     own, rated = device_bytes / GIB, rated_bytes / GIB
     return (
         f"device memory {own:.2f} GiB, as the log prints it; {name} has {rated:.2f} GiB: "

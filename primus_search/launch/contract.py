@@ -306,7 +306,7 @@ def _written(framework: Framework, row: Mapping[str, Any], given: Settings, *, h
 def _verdict(
     framework: Framework, table: KnownKeys, key: str, value: Any, ours: Settings, row: Mapping[str, Any], read: set[str]
 ) -> str | None:
-    """What is said of one setting; None where it is priced as it stands, or can matter for neither time nor memory."""
+    """The note on one setting; None where it is priced as it stands, or can matter for neither time nor memory."""
     if key in ours:
         return None if same(value, ours[key]) else f" (projected as {shortened(ours[key])})"
     makes_axis = any(one.key == key and row[axis] != DEFAULTS[axis] for axis, one in framework.spellings.items())

@@ -137,7 +137,7 @@ def refused(name: str, given: Settings, world: int, device: int | None) -> list[
     name    of a contract, with or without its release
     given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
             of the job's environment, and rows that read one that is not given are left out
-    device  major number of the devices' architecture (`Accelerator.capability`); rows that read an unknown one are left out
+    device  major number of the devices' architecture (`Accelerator.capability`); None leaves out rows that read it
     """
     if name.partition("@")[0] not in RELEASES or not given:
         return []
@@ -158,7 +158,9 @@ def refused(name: str, given: Settings, world: int, device: int | None) -> list[
     return problems
 
 
-def resolved_start(release: Release, given: Settings, world: int, device: int | None) -> tuple[dict[str, Any], list[Refusal]]:
+def resolved_start(
+    release: Release, given: Settings, world: int, device: int | None
+) -> tuple[dict[str, Any], list[Refusal]]:
     """The given settings over the defaults of a release, typed, before any row; and values of another type."""
     table, problems = arguments(release.arguments), list[Refusal]()
     settings = {one.name: one.default for one in table.values()}

@@ -74,6 +74,6 @@ _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def _of_header(header: Mapping[str, str]) -> tuple[int, int]:
-    """GPUs of a node and nodes that a Slurm header asks for; 0 GPUs where it gives none."""
+    """GPUs of a node and nodes of a Slurm header; 0 GPUs where it gives none."""
     each = header.get("SLURM_GPUS_PER_NODE") or header.get("SLURM_NTASKS_PER_NODE") or 0
     return int(each), int(header.get("SLURM_NNODES", 1))

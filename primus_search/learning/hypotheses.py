@@ -102,7 +102,7 @@ class Hypothesis:
     """One kind of software: a stack, the habits in which it differs from its file, a covariance of its numbers."""
 
     stack: Stack
-    habits: Mapping[str, Any]
+    settings: Mapping[str, Any]
     kind: str
     log_prior: float
     covariance: Floats
@@ -112,9 +112,9 @@ class Hypothesis:
         """For reports."""
         return f"{self.stack.name}, {self.kind}" if self.kind else self.stack.name
 
-    def varied(self, habits: Mapping[str, Any]) -> "Hypothesis":
+    def varied(self, settings: Mapping[str, Any]) -> "Hypothesis":
         """The same with other habits on top."""
-        return replace(self, stack=with_numbers(self.stack, habits), habits={**self.habits, **habits})
+        return replace(self, stack=with_numbers(self.stack, settings), settings={**self.settings, **settings})
 
     @property
     def held(self) -> "Hypothesis":
@@ -150,14 +150,14 @@ def shipped_hypotheses(
     archs, since = set(archs), max((first_year(model) for model in models), default=0)
     return tuple(
         Hypothesis(
-            stack=with_numbers(stack, habits),
-            habits=habits,
+            stack=with_numbers(stack, settings),
+            settings=settings,
             kind=kind,
             log_prior=_log_prior(stack, framework, archs, suggested, since) + (UNUSUAL if kind else 0.0),
             covariance=covariance,
         )
         for stack in ([only] if only is not None else stacks)
-        for kind, habits in _kinds(stack)
+        for kind, settings in _kinds(stack)
     )
 
 

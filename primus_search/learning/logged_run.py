@@ -41,11 +41,11 @@ class SaidBeside:
     model: str | None = None
 
 
-def measured_run(reading: LogReading, said: SaidBeside, stack: Stack) -> MeasuredRun:
+def measured_run(reading: LogReading, beside: SaidBeside, stack: Stack) -> MeasuredRun:
     """The run of a log on the stack that is its starting point. Raises `InputError` with every missing fact."""
     problems: list[Problem] = []
-    hardware = _tried(problems, partial(_hardware, reading, said))
-    model = _tried(problems, partial(_model, reading, said))
+    hardware = _tried(problems, partial(_hardware, reading, beside))
+    model = _tried(problems, partial(_model, reading, beside))
     sizes = {name: printed_count(reading, name) for name in SIZES}
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
@@ -87,25 +87,25 @@ def _tried(problems: list[Problem], make: Callable[[], Made]) -> Made | None:
         return None
 
 
-def _hardware(reading: LogReading, said: SaidBeside) -> Hardware:
-    name = said.hardware or (hardware_named(reading.device) if reading.device else None)
+def _hardware(reading: LogReading, beside: SaidBeside) -> Hardware:
+    name = beside.hardware or (hardware_named(reading.device) if reading.device else None)
     if name is None:
         printed = f"prints {reading.device!r}, which no hardware file describes" if reading.device else "prints no GPU"
         raise InputError([Problem(reading.source, f"the log {printed}; give --hardware NAME")])
     return with_memory(load_hardware(name), reading.device_bytes or 0.0)
 
 
-def memory_notes(reading: LogReading, said: SaidBeside) -> tuple[str, ...]:
-    """What is said of a run whose device has other memory than its file; nothing where the device is not known."""
+def memory_notes(reading: LogReading, beside: SaidBeside) -> tuple[str, ...]:
+    """A note on a run whose device has other memory than its file; none where the device is not known."""
     try:
-        return _hardware(reading, said).notes if reading.device_bytes else ()
+        return _hardware(reading, beside).notes if reading.device_bytes else ()
     except InputError:
         return ()
 
 
-def _model(reading: LogReading, said: SaidBeside) -> Model:
-    if said.model is not None:
-        return load_model(said.model)
+def _model(reading: LogReading, beside: SaidBeside) -> Model:
+    if beside.model is not None:
+        return load_model(beside.model)
     found, faults = model_of_log(reading)
     if found is None or faults:
         raise InputError(faults)

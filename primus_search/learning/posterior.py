@@ -30,7 +30,7 @@ from primus_search.learning.hypotheses import NUMBERS, Hypothesis
 from primus_search.values.candidates import Candidates, Floats, Ints, joined
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
-from primus_search.values.measured_run import MeasuredRun, overridden, own_habits
+from primus_search.values.measured_run import MeasuredRun, overridden, own_settings
 
 GROUP_ERROR = 0.06
 """Standard deviation of log(measured / projected) with the best numbers of the software of all runs of one model on one
@@ -105,11 +105,11 @@ class Reference:
 
     job: Job
     table: Candidates
-    habits: tuple[tuple[str, object], ...] = ()
+    settings: tuple[tuple[str, object], ...] = ()
 
     def on(self, stack: Stack) -> Job:
         """The job with another stack, the run's own settings on top."""
-        cluster = overridden(replace(self.job.cluster, stack=stack), dict(self.habits))
+        cluster = overridden(replace(self.job.cluster, stack=stack), dict(self.settings))
         return replace(self.job, cluster=cluster)
 
 
@@ -260,7 +260,7 @@ def _by_job(references: Sequence[Reference]) -> list[tuple[Reference, Ints]]:
     found: list[tuple[Reference, list[Candidates], list[Ints]]] = []
     for one, end in zip(references, ends.tolist(), strict=True):
         places = np.arange(end - len(one.table), end)
-        same = next((entry for entry in found if entry[0].habits == one.habits and entry[0].job == one.job), None)
+        same = next((entry for entry in found if entry[0].settings == one.settings and entry[0].job == one.job), None)
         if same is None:
             found.append((one, [one.table], [places]))
         else:
@@ -311,7 +311,7 @@ def _logs(stack: Stack, references: Sequence[Reference], figure: Callable[[Proje
 
 def reference_of(run: MeasuredRun) -> Reference:
     """A run's own configuration and habits."""
-    return Reference(job=run.job, table=run.candidates, habits=tuple(own_habits(run).items()))
+    return Reference(job=run.job, table=run.candidates, settings=tuple(own_settings(run).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -40,29 +40,29 @@ def runs_path(folder: Path, name: str) -> Path:
 
 
 def learn_from(
-    readings: Readings, name: str, said: SaidBeside, *, base: str | None, folder: Path, framework: str | None = None
+    readings: Readings, name: str, beside: SaidBeside, *, base: str | None, folder: Path, framework: str | None = None
 ) -> SiteStack:
     """The stack of a site from what was read and from the runs of its file; `framework`: of a site without runs.
 
     Raises `InputError` for a name that cannot be used, an unknown base, and with every fact that the runs lack.
     """
     _check(name, base)
-    new = _runs(readings, said, base)
+    new = _runs(readings, beside, base)
     path = runs_path(folder, name)
     kept = read_records(path).runs if path.is_file() else ()
     seen = {run.id for run in new}
     runs = [run for run in kept if run.id not in seen] + new
     frameworks = Counter(run.framework for run in runs if run.framework)
     framework = frameworks.most_common(1)[0][0] if frameworks else framework
-    cluster = None if runs else _unmeasured(said, load_stack(base or PLAIN_STACK))
+    cluster = None if runs else _unmeasured(beside, load_stack(base or PLAIN_STACK))
     return learn_stack(name, runs, framework=framework, base=base, cluster=cluster)
 
 
-def _unmeasured(said: SaidBeside, stack: Stack) -> Cluster:
+def _unmeasured(beside: SaidBeside, stack: Stack) -> Cluster:
     """The devices of a site that has no runs yet."""
-    if said.hardware is None:
+    if beside.hardware is None:
         raise InputError([Problem("FILES", "are needed, or --hardware NAME: what is known of software before it ran")])
-    hardware = load_hardware(said.hardware)
+    hardware = load_hardware(beside.hardware)
     return Cluster(
         accelerator=hardware.accelerator, network=hardware.network, stack=stack, num_nodes=1, site=site_of(hardware)
     )
@@ -89,14 +89,14 @@ def _check(name: str, base: str | None) -> None:
         raise InputError(problems)
 
 
-def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[MeasuredRun]:
+def _runs(readings: Readings, beside: SaidBeside, base: str | None) -> list[MeasuredRun]:
     """Every reading as a measured run; the facts that are missing in any of them are one error."""
     found = list(readings.measured)
     problems: list[Problem] = []
     for reading in readings.runs:
         named = FRAMEWORK_STACKS.get(reading.framework, (PLAIN_STACK,))[0]
         try:
-            found.append(measured_run(reading, said, load_stack(base or named)))
+            found.append(measured_run(reading, beside, load_stack(base or named)))
         except InputError as error:
             source = reading.source  # many logs are read at once
             problems += (p if source in p.where else replace(p, where=f"{source} @ {p.where}") for p in error.problems)
@@ -105,10 +105,10 @@ def _runs(readings: Readings, said: SaidBeside, base: str | None) -> list[Measur
     return found
 
 
-def needed(readings: Readings, said: SaidBeside, base: str | None) -> Sequence[Problem]:
+def needed(readings: Readings, beside: SaidBeside, base: str | None) -> Sequence[Problem]:
     """What `learn_from` would ask for of these readings."""
     try:
-        _runs(readings, said, base)
+        _runs(readings, beside, base)
     except InputError as error:
         return error.problems
     return ()

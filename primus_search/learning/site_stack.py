@@ -104,10 +104,10 @@ def learn_stack(
     posterior = mixtures.update(seen)
     doubt = _doubt(posterior, base) if base is not None and runs else ""
     posterior = posterior if base is None else posterior.of_stack(base)
-    varied = variant_habits(runs)
-    habits = tuple((f"stack.{field}", value) for field, value in varied.items())
+    varied = variant_settings(runs)
+    settings = tuple((f"stack.{field}", value) for field, value in varied.items())
     everywhere = references(runs)
-    everywhere += [replace(one, habits=habits) for each in clusters[:MOST_DEVICES] for one in usual(each)]
+    everywhere += [replace(one, settings=settings) for each in clusters[:MOST_DEVICES] for one in usual(each)]
     posterior = posterior.leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
     rows = mixtures.rows_of(everywhere)
@@ -145,7 +145,7 @@ def learn_stack(
     )
 
 
-def variant_habits(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
+def variant_settings(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     """What the variants of all runs have otherwise than their stacks' files."""
     each = [run.cluster.stack.varied.items() for run in runs]
     return {field: value for field, value in (each[0] if each else ()) if all((field, value) in one for one in each)}

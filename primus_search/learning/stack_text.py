@@ -22,9 +22,9 @@ def stack_yaml(site: SiteStack, date: str) -> str:
         value = float(number_of(site.stack, field))
         is_kept = abs(value - float(number_of(site.chosen.stack, field))) <= KEPT * abs(value)
         key, value = _as_written(field, value)
-        told = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
-        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": told}
-    for field, value in site.chosen.habits.items():
+        text = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
+        groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": text}
+    for field, value in site.chosen.settings.items():
         if field not in [number.field for number in NUMBERS]:
             groups.setdefault(GROUP_OF[field], {})[field] = {"value": value, "source": source}
     ends = ("low", "high", "runs")

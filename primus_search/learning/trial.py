@@ -209,7 +209,7 @@ def _status(pid: int) -> list[str]:
 
 
 def _end(pid: int) -> None:
-    """End a process group: asked first, killed after `ENDING_S`."""
+    """End a process group: by a signal first, killed after `ENDING_S`."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)

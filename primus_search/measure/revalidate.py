@@ -145,7 +145,7 @@ def _sure(job: Job, c: Candidates, projection: Projection, measured_fits: Mappin
 
 
 def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_margin: float) -> Revalidation:
-    """One row traced and, where a device was asked about its layers, with what the device held."""
+    """One row traced and, where a device measured its layers, with what the device held."""
     memory, remarks = before.projection.memory, dict(before.remarks)
     try:
         ratio = residuals.activation_ratio(job, c, row)

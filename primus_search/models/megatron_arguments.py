@@ -20,13 +20,13 @@ HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 
 def model_arguments(model: Model, seq_length: int = 0, tp: int = 1, stages: Sequence[str] = ()) -> dict[str, Any]:
     """The sizes of a model as arguments; True is a bare switch. stages: of a stack of single blocks, as a layout."""
-    said = sizes("model", model) | {
+    settings = sizes("model", model) | {
         "max_position_embeddings": max(seq_length, model.learned_positions),
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, tp),
     }
-    said |= constant_settings(model)
+    settings |= constant_settings(model)
     switches = {
         "swiglu": model.is_gated and not model.activation_clamp,
         "squared_relu": not model.is_gated and model.constants.activation == "relu2",
@@ -34,11 +34,11 @@ def model_arguments(model: Model, seq_length: int = 0, tp: int = 1, stages: Sequ
         # Under latent attention: the norms of compressed queries, keys and values.
         "qk_layernorm": model.has_qk_norm or model.latent is not None,
     }
-    said |= {name: True for name, is_on in switches.items() if is_on}
-    said |= {"glu_linear_offset": 1.0} if model.activation_clamp else {}
-    said |= {"softmax_type": "learnable"} if model.has_attention_sinks else {}
-    said |= _attention(model) | _experts(model)
-    return _hybrid(model, said, stages) if model.is_single_block else said | _variant(model)
+    settings |= {name: True for name, is_on in switches.items() if is_on}
+    settings |= {"glu_linear_offset": 1.0} if model.activation_clamp else {}
+    settings |= {"softmax_type": "learnable"} if model.has_attention_sinks else {}
+    settings |= _attention(model) | _experts(model)
+    return _hybrid(model, settings, stages) if model.is_single_block else settings | _variant(model)
 
 
 def sizes(part: str, of: object, format_name: str = "megatron") -> dict[str, Any]:
@@ -50,30 +50,30 @@ def sizes(part: str, of: object, format_name: str = "megatron") -> dict[str, Any
 def _attention(model: Model) -> dict[str, Any]:
     if model.latent is not None:
         return {"multi_latent_attention": True} | sizes("latent", model.latent)
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if model.num_kv_heads != model.num_heads:
-        said |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
+        settings |= {"group_query_attention": True, "num_query_groups": model.num_kv_heads}
     if any(model.windows):
-        said |= {"window_size": [max(model.windows) - 1, 0]}  # tokens to the left of a query's own
+        settings |= {"window_size": [max(model.windows) - 1, 0]}  # tokens to the left of a query's own
         # 1: a layer with the window, 0: one that sees everything (transformer_config.py, window_attn_skip_freq)
-        said |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
-    return said
+        settings |= {"window_attn_skip_freq": pattern(tuple(window > 0 for window in model.windows))}
+    return settings
 
 
 def _experts(model: Model) -> dict[str, Any]:
     if model.moe is None or not model.is_moe:
         return {}
     moe = model.moe
-    said = sizes("experts", moe) | {
+    settings = sizes("experts", moe) | {
         "moe_layer_freq": pattern(tuple(model.moe_layers)),
         "moe_router_load_balancing_type": "aux_loss",
         "moe_aux_loss_coeff": 0.001,
     }
     if moe.has_router_bias and not model.has_linear_bias:
-        said |= {"moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss"}
+        settings |= {"moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss"}
     if moe.num_groups > 1:
-        said |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
-    return said | routing_settings(model)
+        settings |= {"moe_router_num_groups": moe.num_groups, "moe_router_group_topk": moe.top_groups}
+    return settings | routing_settings(model)
 
 
 def routing_settings(model: Model) -> dict[str, Any]:
@@ -82,31 +82,31 @@ def routing_settings(model: Model) -> dict[str, Any]:
     assert moe is not None
     has_rule = moe.has_router_bias and not model.has_linear_bias
     score = constants.router_score or ("sigmoid" if has_rule else "softmax")
-    said: dict[str, Any] = {"moe_router_score_function": "sigmoid" if has_rule and score == "softmax" else score}
-    if said["moe_router_score_function"] == "softmax" and (constants.router_normalises is False or moe.top_k == 1):
-        said["moe_router_pre_softmax"] = True
+    settings: dict[str, Any] = {"moe_router_score_function": "sigmoid" if has_rule and score == "softmax" else score}
+    if settings["moe_router_score_function"] == "softmax" and (constants.router_normalises is False or moe.top_k == 1):
+        settings["moe_router_pre_softmax"] = True
     if constants.router_scale not in (None, 1.0):
-        said["moe_router_topk_scaling_factor"] = constants.router_scale
-    return said
+        settings["moe_router_topk_scaling_factor"] = constants.router_scale
+    return settings
 
 
 def constant_settings(model: Model) -> dict[str, Any]:
     """Epsilon, rotation and dropout of a model; no argument is left to a default."""
     constants, scaling = model.constants, model.constants.scaling
-    said: dict[str, Any] = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
+    settings: dict[str, Any] = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
     if constants.norm_epsilon is not None:
-        said["norm_epsilon"] = constants.norm_epsilon
+        settings["norm_epsilon"] = constants.norm_epsilon
     if constants.rotary_base is not None and constants.rotary_base == int(constants.rotary_base):
-        said["rotary_base"] = int(constants.rotary_base)
+        settings["rotary_base"] = int(constants.rotary_base)
     if constants.rotary_share != 1.0 and model.latent is None:
-        said["rotary_percent"] = constants.rotary_share
+        settings["rotary_percent"] = constants.rotary_share
     if scaling.get("rope_type") == "llama3":
-        said |= {"use_rope_scaling": True, "rope_scaling_factor": float(scaling.get("factor", 8.0))}
+        settings |= {"use_rope_scaling": True, "rope_scaling_factor": float(scaling.get("factor", 8.0))}
     if model.latent is not None:  # Megatron's latent attention has YaRN, of which a factor of 1 is none
         is_yarn = scaling.get("rope_type") == "yarn"
-        said["rotary_scaling_factor"] = float(scaling.get("factor", 1.0)) if is_yarn else 1.0
-        said |= {key: float(scaling[key]) for key in ("mscale", "mscale_all_dim") if is_yarn and key in scaling}
-    return said
+        settings["rotary_scaling_factor"] = float(scaling.get("factor", 1.0)) if is_yarn else 1.0
+        settings |= {key: float(scaling[key]) for key in ("mscale", "mscale_all_dim") if is_yarn and key in scaling}
+    return settings
 
 
 def padding_multiple(vocab_size: int, tp: int) -> int:
@@ -139,9 +139,11 @@ def _variant(model: Model) -> dict[str, Any]:
     } | ({"attention_output_gate": True} if any(isinstance(m, Attention) and m.has_output_gate for m in mixers) else {})
 
 
-def _hybrid(model: Model, said: Mapping[str, Any], stages: Sequence[str]) -> dict[str, Any]:
+def _hybrid(model: Model, settings: Mapping[str, Any], stages: Sequence[str]) -> dict[str, Any]:
     """The arguments of a stack of single blocks: the pattern says layers, experts, prediction layers and stages."""
-    ours = {key: value for key, value in said.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")}
+    ours = {
+        key: value for key, value in settings.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")
+    }
     ours |= {
         "hybrid_layer_pattern": _letters(model, stages),
         "spec": list(HYBRID_SPEC),
@@ -167,12 +169,12 @@ def _letter(model: Model, kind: LayerKind) -> str:
     return "M" if isinstance(mixer, Mamba2) else "*"
 
 
-def megatron_keys(model: Model, said: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The arguments of a model as a model file has them, lists as lists; reading them back gives the model.
 
     They stand in for a Primus preset that an experiment names when no Primus checkout is at hand.
     """
-    given = model_arguments(model) if said is None else said
+    given = model_arguments(model) if settings is None else settings
     keys = {key: value for key, value in given.items() if key != "no_rope_fusion"}
     keys |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
     keys |= {"add_bias_linear": model.has_linear_bias, "swiglu": given.get("swiglu", False)}

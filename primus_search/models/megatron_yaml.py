@@ -222,8 +222,8 @@ def _preset_of(name: str) -> Model | None:
     stem = Path(name).name.removesuffix(".yaml").lower()
     shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
     found = presets().get(shapes.get(stem, stem))
-    is_said = found is not None and found.model.is_uniform and found.model.num_norms == 2
-    return found.model if found and is_said else None
+    is_named = found is not None and found.model.is_uniform and found.model.num_norms == 2
+    return found.model if found and is_named else None
 
 
 def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:
@@ -385,7 +385,7 @@ def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
 
 
 def _sink_windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
-    """Primus-Turbo's spelling of a window: `sink_sliding_window` tokens, in the even layers only unless said."""
+    """Primus-Turbo's spelling of a window: `sink_sliding_window` tokens, in the even layers only by default."""
     window = fields.integer("sink_sliding_window", 0, least=0) if fields.switch("use_sink_attention", False) else 0
     if not window:
         return ()

@@ -200,7 +200,7 @@ def commit() -> str:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Names whose hash or version differs, those gone and new ones said so, in order."""
+    """Names whose hash or version differs, in order; those gone and new ones are marked."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [name + (" (new)" if name not in before else "" if name in after else " (gone)") for name in names]
 

@@ -25,7 +25,7 @@ SECONDS_PER_DAY = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 
 def default_folder(name: str) -> Path:
-    """Where nights of a sweep go unless told otherwise."""
+    """Where nights of a sweep go by default."""
     return Path("results/runs/nightly") / name
 
 

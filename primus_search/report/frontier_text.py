@@ -65,8 +65,8 @@ def plot(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, widt
         if points:
             memory = [row["memory_bytes"] / GB for row in points]
             figure.draw(figure.signal(memory, [row[RATE] for row in points], marker=mark))
-    said = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
-    figure.title(f"frontier: {said}  {CHOSEN} chosen")
+    legend = "  ".join(f"{mark} {word}" for mark, word in MARKS.items() if marked[mark])
+    figure.title(f"frontier: {legend}  {CHOSEN} chosen")
     figure.label("memory, GB", axis="x")
     figure.label("expected tokens/s/GPU", axis="y")
     return str(plotext.uncolorize(str(figure.build())))

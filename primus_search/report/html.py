@@ -181,7 +181,7 @@ def _projected(rows: PageRows, e: Explained, chosen: Sequence[int]) -> dict[str,
 
 
 def _add_parts(rows: PageRows, e: Explained) -> None:
-    """Break-downs of rows of the frontier that the run did not keep and nobody measured."""
+    """Break-downs of rows of the frontier that the run neither kept nor measured."""
     added = [row["time_evidence"] == row["memory_evidence"] == PROJECTED for row in rows.added]
     if not any(added):
         return

@@ -1,4 +1,4 @@
-"""What `run` prints: details that were asked for, the scaling table of several clusters, last the first screen.
+"""What `run` prints: requested details, the scaling table of several clusters, last the first screen.
 
 Tables and plot fit 80 columns, carry no colour in a pipe, and say of each figure what it stands on.
 
@@ -51,7 +51,7 @@ class View:
 
 
 def print_result(result: SearchResult, view: View | None = None, stream: TextIO | None = None) -> None:
-    """The details that were asked for, then the first screen."""
+    """The requested details, then the first screen."""
     view = view or View()
     console = tables.Plain(stream)
     rows = result.ranked_rows

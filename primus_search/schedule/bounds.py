@@ -54,13 +54,13 @@ from primus_search.schedule.registry import TOLERANCE, Asked, Request, make_requ
 from primus_search.schedule.table import Ints, Placement
 
 
-def lower_bound(name: str, **asked: Unpack[Asked]) -> float:
+def lower_bound(name: str, **pipeline: Unpack[Asked]) -> float:
     """A makespan that no order with the placement of this algorithm can beat, in the unit of the costs.
 
     Takes the arguments of `build`. The bound belongs to the placement, not to the rules of the named algorithm, so
     the gap to it is what another order could still gain.
     """
-    _, request = make_request(name, **asked)
+    _, request = make_request(name, **pipeline)
     return bound(request, request.memory_limit)
 
 

@@ -48,7 +48,7 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an algorithm is asked for; checked, with costs expanded to its own virtual stages.
+    """The request to an algorithm; checked, with costs expanded to its own virtual stages.
 
     `memory_limit`: activations any rank may hold, in micro-batches through one full rank, released at W; infinite
     when not limited. `group`: micro-batches that travel through the chunks together (interleaved and gis).
@@ -231,15 +231,15 @@ class Asked(TypedDict):
     launcher: NotRequired[str]
 
 
-def make_request(name: str, **asked: Unpack[Asked]) -> tuple[Algorithm, Request]:
-    """Check what was asked for and expand it. Raises `ScheduleError` with the reason."""
-    launcher = asked.get("launcher", OURS)
+def make_request(name: str, **pipeline: Unpack[Asked]) -> tuple[Algorithm, Request]:
+    """Check a request and expand it. Raises `ScheduleError` with the reason."""
+    launcher = pipeline.get("launcher", OURS)
     if launcher not in (OURS, *launchers()):
         raise ScheduleError(
             f"{name}: launcher={launcher!r}; launchers with orders of their own: {', '.join(launchers())}"
         )
-    chosen, memory_limit, objective = algorithm(name, launcher), asked.get("memory_limit"), asked.get("objective")
-    counts = (asked["stages"], asked["microbatches"], asked.get("virtual_stages", 1))
+    chosen, memory_limit, objective = algorithm(name, launcher), pipeline.get("memory_limit"), pipeline.get("objective")
+    counts = (pipeline["stages"], pipeline["microbatches"], pipeline.get("virtual_stages", 1))
     for label, value in zip(("stages", "microbatches", "virtual_stages"), counts, strict=True):
         if value != int(value) or value < 1:
             raise ScheduleError(f"{name}: {label}={value}; a count is a whole number of at least 1")
@@ -257,19 +257,19 @@ def make_request(name: str, **asked: Unpack[Asked]) -> tuple[Algorithm, Request]
         microbatches=microbatches,
         virtual_stages=virtual_stages,
         placement=chosen.placement,
-        costs=asked.get("costs", UNIT_COSTS).per_stage(chosen.placement, stages, virtual_stages),
+        costs=pipeline.get("costs", UNIT_COSTS).per_stage(chosen.placement, stages, virtual_stages),
         memory_limit=np.inf if memory_limit is None else float(memory_limit),
-        group=asked.get("group"),
+        group=pipeline.get("group"),
         objective=chosen.objective if objective is None else Objective(objective),
     )
     return chosen, request
 
 
-def build(name: str, **asked: Unpack[Asked]) -> Table:
+def build(name: str, **pipeline: Unpack[Asked]) -> Table:
     """The order of one algorithm. Raises `ScheduleError` with the reason when there is none."""
     if ALIASES.get(name, name) == BEST:
-        return _best(asked)
-    chosen, request = make_request(name, **asked)
+        return _best(pipeline)
+    chosen, request = make_request(name, **pipeline)
     memory_limit = request.memory_limit
     if not chosen.serves(np.array(request.stages), np.array(request.microbatches)).all():
         raise request.refuse(chosen.needs)
@@ -284,18 +284,18 @@ def build(name: str, **asked: Unpack[Asked]) -> Table:
     return table
 
 
-def _best(asked: Asked) -> Table:
+def _best(pipeline: Asked) -> Table:
     """The fastest order of any algorithm that fits the memory limit."""
     best: tuple[float, Table] | None = None
     reasons = []
-    single: Asked = {**asked, "virtual_stages": 1}
+    single: Asked = {**pipeline, "virtual_stages": 1}
     for each in registered():
         try:
-            table = build(each.name, **(asked if each.virtual_stages is None else single))
+            table = build(each.name, **(pipeline if each.virtual_stages is None else single))
         except ScheduleError as error:
             reasons.append(str(error))
             continue
-        makespan = simulate(table, asked.get("costs", UNIT_COSTS)).makespan
+        makespan = simulate(table, pipeline.get("costs", UNIT_COSTS)).makespan
         if best is None or makespan < best[0] * (1.0 - TOLERANCE):
             best = (makespan, table)
     if best is None:

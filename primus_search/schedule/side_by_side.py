@@ -13,7 +13,7 @@ from primus_search.schedule.simulation.timeline import Timeline, simulate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One schedule at the pipeline asked for, or the reason why there is none.
+    """One schedule at the requested pipeline, or the reason why there is none.
 
     `seconds`: to build and simulate. `gap_to_bound`: makespan over the bound of its placement and memory limit, less 1.
     `on_frontier`: no other schedule has less memory and is as fast, or is faster and has no more memory.
@@ -83,15 +83,15 @@ def _one(algorithm: Algorithm, stages: int, microbatches: int, chunks: int, cond
     name, begin = algorithm.name, time.perf_counter()
     try:
         costs, memory_limit = conditions(algorithm, chunks)
-        asked: Asked = {"stages": stages, "microbatches": microbatches, "virtual_stages": chunks, "costs": costs,
+        pipeline: Asked = {"stages": stages, "microbatches": microbatches, "virtual_stages": chunks, "costs": costs,
                         "memory_limit": memory_limit}  # fmt: skip
-        table = build(name, **asked)
+        table = build(name, **pipeline)
         timeline = simulate(table, costs)
     except ScheduleError as error:
         return Compared(name=name, summary=algorithm.summary, timeline=None, bound=0.0,
                         seconds=time.perf_counter() - begin, reason=str(error))  # fmt: skip
     seconds = time.perf_counter() - begin
-    bound = lower_bound(name, **asked)
+    bound = lower_bound(name, **pipeline)
     return Compared(name=name, summary=algorithm.summary, timeline=timeline, bound=bound, seconds=seconds, reason="")
 
 

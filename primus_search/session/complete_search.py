@@ -52,7 +52,7 @@ def search(
     options = options or Options()
     with _opened(out, options) as folder:
         if folder is not None:
-            folder.must_be_asked(space, resume=options.resume, force=options.force)
+            folder.must_be_same(space, resume=options.resume, force=options.force)
         if folder is not None and not (options.resume and (folder.path / INPUTS / INDEX).is_file()):
             keep_inputs(space, folder.path, baseline, options.inputs)
         with progress() as tick:

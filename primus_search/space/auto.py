@@ -249,8 +249,8 @@ def every_value(axis: str, choice: ClusterChoice) -> tuple[AxisValue, ...]:
     knob = KNOB[axis]
     values: tuple[AxisValue, ...] = knob.relief if axis in RELIEFS else tuple(knob.words or (False, True))
 
-    def is_said(value: AxisValue) -> bool:
+    def is_sayable(value: AxisValue) -> bool:
         spelling = choice.framework.spellings.get(axis)
         return choice.framework.is_any or (spelling is not None and has_word(spelling, spelled(axis, value)))
 
-    return (knob.default, *(value for value in values if value != knob.default and is_said(value)))
+    return (knob.default, *(value for value in values if value != knob.default and is_sayable(value)))

@@ -154,8 +154,8 @@ class GridJob(Job):
         return 0 if found is None else int(found.layers.max())
 
     def _is_first(self, stages: int, layout: int) -> int:
-        told = [layout_string(self.model, stages, earlier) for earlier in self.layouts[: layout + 1]]
-        return told[-1] not in told[:-1]
+        texts = [layout_string(self.model, stages, earlier) for earlier in self.layouts[: layout + 1]]
+        return texts[-1] not in texts[:-1]
 
     def _per_pair(self, stages: Ints, layout: Ints, ask: Any) -> Ints:
         key = stages * len(self.layouts) + layout

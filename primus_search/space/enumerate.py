@@ -319,7 +319,7 @@ class Enumerator:
 
     @property
     def has_late_rules(self) -> bool:
-        """Whether rules remain that are asked row by row."""
+        """Whether rules remain that are evaluated row by row."""
         return bool(self._late)
 
     def outer_numbers(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
@@ -330,12 +330,12 @@ class Enumerator:
             keys.append((number.reshape(-1), len(distinct)))
         return densified(keys, self._outer.length)
 
-    def inner_numbers(self, columns: frozenset[str], told_from: Mapping[str, int] | None = None) -> tuple[Ints, Ints]:
+    def inner_numbers(self, columns: frozenset[str], thresholds: Mapping[str, int] | None = None) -> tuple[Ints, Ints]:
         """Number of every inner combination by some of its columns, and one combination per number.
 
         told_from: columns of which all that counts is whether the value is at least this.
         """
-        edges = told_from or {}
+        edges = thresholds or {}
         sides = [(self._inner.values[name] >= least).astype(np.int64) for name, least in edges.items()]
         keys = [*self._keys(self._inner, columns.difference(edges)), *((side, 2) for side in sides)]
         return densified(keys, self._inner.length)

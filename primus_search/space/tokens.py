@@ -86,8 +86,8 @@ def _spelled(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _words(knob: Knob, row: dict[str, Any]) -> list[str]:
     """What labels and comparisons print of a knob."""
-    told = [knob.told(row)] if knob.plain or knob.kind is Kind.LAYOUT else []
-    return [*knob.label_of(row).split(" "), *told]
+    words = [knob.told(row)] if knob.plain or knob.kind is Kind.LAYOUT else []
+    return [*knob.label_of(row).split(" "), *words]
 
 
 def _tried(knob: Knob, word: str) -> Iterator[dict[str, Any]]:

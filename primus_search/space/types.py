@@ -1,4 +1,4 @@
-"""What a search is asked: axes with their values, the clusters to choose from, constraints, settings.
+"""The question of a search: axes with their values, the clusters to choose from, constraints, settings.
 
 Values are already typed here: counts are int, switches bool, low-precision recipes `Fp8` and so on, schedules names
 and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` turns this into candidates.

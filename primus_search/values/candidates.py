@@ -232,7 +232,7 @@ class Candidates:
 
     @property
     def has_fixed_expert_rows(self) -> Bools:
-        """Whether experts have room for every token copy of their group: nobody waits for the counts to size tensors.
+        """Whether experts have room for every token copy of their group: tensors are sized before counts are known.
 
         Source: AMD-AGI/Primus core/extensions/primus_turbo.py, PrimusTurboDeepEPTokenDispatcher: beyond stage 2,
         permute_max_token_num = tokens x ranks of the group x top_k.
@@ -240,7 +240,7 @@ class Candidates:
         return self.sync_free_stage >= KNOB["sync_free_stage"].memory_from
 
     def has_group_buffers(self, *, usual: bool) -> Bools:
-        """Whether fused dispatch is HybridEP, under software whose own is (`usual`) unless told."""
+        """Whether fused dispatch is HybridEP, under software whose own is (`usual`) by default."""
         is_stack = self.dispatch_backend == DispatchBackend.STACK
         return np.where(is_stack, usual, self.dispatch_backend == DispatchBackend.HYBRIDEP)
 
@@ -249,11 +249,11 @@ class Candidates:
         return np.maximum(self.cuda_graph, CudaGraph[always.upper()])
 
     def exchange_of_context(self, usual: str) -> Ints:
-        """`CpComm` codes of what context-parallel ranks do, under software that does `usual` unless told."""
+        """`CpComm` codes of what context-parallel ranks do, under software that does `usual` by default."""
         return np.where(self.cp_comm == CpComm.STACK, CpComm[usual.upper()], self.cp_comm)
 
     def inner_context_ranks(self, usual: str) -> Ints:
-        """Ranks of the all-to-all inside a ring, under software that does `usual` unless told; 0: no such exchange."""
+        """Ranks of the all-to-all inside a ring, under software that does `usual` by default; 0: no such exchange."""
         return INNER_RANKS[self.exchange_of_context(usual)]
 
     def shard_ranks(self, replicas: Ints) -> Ints:
@@ -307,7 +307,7 @@ def _read_only(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _frozen(owned: NDArray[Any]) -> NDArray[Any]:
-    """An array that nobody else has, protected from writing."""
+    """An array of its own, protected from writing."""
     owned.setflags(write=False)
     return owned
 

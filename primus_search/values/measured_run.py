@@ -220,10 +220,10 @@ def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
     """The run as another software might have made it, its own habits on top."""
-    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_habits(run)))
+    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_settings(run)))
 
 
-def own_habits(run: MeasuredRun) -> dict[str, Any]:
+def own_settings(run: MeasuredRun) -> dict[str, Any]:
     """What a run's variant has otherwise than its stack's file, and what its record overrides in a stack: it holds for
     any stack."""
     varied = {f"stack.{name}": value for name, value in run.cluster.stack.varied.items()}

@@ -16,7 +16,7 @@ from primus_search.analysis.answer import answer_of, decide
 from primus_search.analysis.explanation import explain
 from primus_search.analysis.labels import short
 from primus_search.analysis.row_words import in_words
-from primus_search.analysis.why_not import parse_asked
+from primus_search.analysis.why_not import parse_request
 from primus_search.cli import app
 from primus_search.cost.confidence.fit import AT_RISK, FITS
 from primus_search.cost.confidence.uncertainty import TIE
@@ -361,7 +361,7 @@ def test_every_label_of_a_ranking_is_read_back(result: SearchResult) -> None:
         base = values_of(
             Candidates.from_words(plain | {"pp": row["pp"], "vpp": row["vpp"], "schedule": row["schedule"]})
         )
-        asked = parse_asked(short(row), base, evaluator)
+        asked = parse_request(short(row), base, evaluator)
         named = {name: word(name, value) for name, value in {**base, **asked}.items()}
         differing = {name for name in COLUMN_NAMES if named[name] != row[name]}
         assert not differing - {"recompute_method"}, short(row)

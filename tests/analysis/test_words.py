@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from primus_search.analysis.glossary import every_token, explain_word
 from primus_search.analysis.labels import short
-from primus_search.analysis.why_not import parse_asked
+from primus_search.analysis.why_not import parse_request
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.projection import Memory, Step
@@ -59,7 +59,7 @@ def test_values_are_accepted_as_tables_print_them() -> None:
     assert space.axis("sharding").values == (Sharding.DISTRIBUTED_OPTIMIZER,)
     assert space.axis("shard_group").values == (0,)
     base = {name: knob.default for name, knob in KNOB.items()}
-    assert parse_asked("TP4,PP2,BF16,mbs=2,sharding=zero1", base) == {
+    assert parse_request("TP4,PP2,BF16,mbs=2,sharding=zero1", base) == {
         "tp": 4, "pp": 2, "fp8": Fp8.NONE, "micro_batch_size": 2, "sharding": Sharding.DISTRIBUTED_OPTIMIZER,
     }  # fmt: skip
 

@@ -101,7 +101,7 @@ def test_megatron_fsdp_holds_gradients_until_its_queue_is_full() -> None:
 
 
 def test_zero_2_of_megatron_fsdp_holds_whole_gradients_of_its_queue_beside_the_shards() -> None:
-    """Reported: optim runs, optim_grads runs out on 2 A100-40 (NVIDIA/Megatron-LM, suggested_communication_unit_size)."""
+    """Reported of 2 A100-40: optim runs, optim_grads runs out (Megatron-LM, suggested_communication_unit_size)."""
     model = load_model("llama3.1_8b")
     c = Candidates.table(sharding=[Sharding.ZERO2])
     held = {}

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.explanation import Explained, explain
-from primus_search.analysis.why_not import parse_asked, what_if, why_not
+from primus_search.analysis.why_not import parse_request, what_if, why_not
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.breakdown import TRAFFIC_PARTS
@@ -179,14 +179,14 @@ def test_advice_is_true_and_never_beats_the_winner_inside_its_space(experts: Sav
 
 def test_why_not_names_the_rules_that_forbid_it(experts: SavedRun) -> None:
     e = explain(experts, 1)
-    answer = why_not(e.evaluator, e.base, parse_asked("tp=3", e.base))
+    answer = why_not(e.evaluator, e.base, parse_request("tp=3", e.base))
     assert not answer.alone.is_legal and "tp_divides_model" in {one.rule for one in answer.alone.broken}
     assert answer.chance.rows == 0 and answer.chance.best is None
 
 
 def test_why_not_finds_the_best_of_the_space_with_these_values(experts: SavedRun) -> None:
     e = explain(experts, 1)
-    answer = why_not(e.evaluator, e.base, parse_asked("pp=2, fp8=none", e.base))
+    answer = why_not(e.evaluator, e.base, parse_request("pp=2, fp8=none", e.base))
     best = next(row for row in experts.ranking if row["pp"] == 2 and row["fp8"] == "none")
     assert answer.chance.figures is not None and answer.chance.best is not None
     assert answer.chance.figures.tokens_per_s_per_gpu == pytest.approx(best["tokens_per_s_per_gpu"], rel=1e-9)
@@ -199,7 +199,7 @@ def test_why_not_says_what_would_make_it_fit(tmp_path: Path) -> None:
                "space": {"tp": [1, 2, 4], "pp": 1, "cp": 1, "micro_batch_size": [1, 2], "recompute": ["none", "full"],
                          "sharding": ["distributed_optimizer", "fsdp2"], "fp8": "none"}}  # fmt: skip
     e = explain(SavedRun.open(make_run(tmp_path, **changes)), 1)
-    answer = why_not(e.evaluator, e.base, parse_asked("micro_batch_size=2,recompute=none", e.base))
+    answer = why_not(e.evaluator, e.base, parse_request("micro_batch_size=2,recompute=none", e.base))
     assert answer.alone.is_legal and not answer.alone.fits
     figures = answer.alone.figures
     assert figures is not None and figures.headroom_bytes < 0
@@ -218,19 +218,19 @@ def test_why_not_understands_the_launch_file_of_another_rank(experts: SavedRun, 
         framework=load_framework("primus"),
     )
     path.write_text(launch_files(job).texts["primus.yaml"])
-    asked = parse_asked(f"@{path}", e.base, e.evaluator)
+    asked = parse_request(f"@{path}", e.base, e.evaluator)
     assert set(asked) == {axis for axis in e.base if e.base[axis] != other.base[axis]}
     answer = why_not(e.evaluator, e.base, asked)
     assert answer.alone.figures is not None and not answer.alone.followed
     rate = other.row["tokens_per_s_per_gpu"]
     assert answer.alone.figures.tokens_per_s_per_gpu == pytest.approx(rate, rel=1e-9)
     with pytest.raises(InputError, match="has the very configuration"):
-        parse_asked(f"@{path}", other.base, e.evaluator)
+        parse_request(f"@{path}", other.base, e.evaluator)
 
 
 def test_what_cannot_be_asked_is_said_in_one_go(experts: SavedRun) -> None:
     with pytest.raises(InputError) as caught:
-        parse_asked("tp=a, foo=3", {})
+        parse_request("tp=a, foo=3", {})
     assert len(caught.value.problems) == 2 and "unknown axis 'foo'" in str(caught.value)
     e = explain(experts, 1)
     with pytest.raises(InputError, match="is an axis of the space; ask --why-not"):

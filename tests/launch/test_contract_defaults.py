@@ -7,7 +7,7 @@ from primus_search.launch.contract import same
 from primus_search.launch.refusals import arguments
 
 RESOLVED = {"recompute_modules"}
-"""What a framework fills in after its parser: TransformerConfig.__post_init__ for selective recompute without a list."""
+"""What a framework fills in after its parser: TransformerConfig.__post_init__."""
 OF_PRESETS = {"moe_token_dispatcher_type"}
 """What the model presets of Primus set over the parser's default (configs/models/megatron/*_base.yaml)."""
 

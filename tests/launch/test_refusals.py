@@ -168,17 +168,23 @@ def test_a_rule_of_hopper_binds_no_blackwell_and_a_log_is_not_refused(tmp_path: 
 def test_rows_of_the_embedding_are_assumed_for_a_hybrid_too_until_they_are_given(tmp_path: Path) -> None:
     path = tmp_path / "hybrid.sh"
     path.write_text(
-        "torchrun --nproc_per_node 8 pretrain_hybrid.py --hybrid-layer-pattern M-M*-M-M- --hidden-size 1024 --seq-length 4096 "
-        "--num-attention-heads 16 --micro-batch-size 1 --global-batch-size 64 --bf16 --position-embedding-type none "
+        "torchrun --nproc_per_node 8 pretrain_hybrid.py --hybrid-layer-pattern M-M*-M-M- --hidden-size 1024 "
+        "--seq-length 4096 --num-attention-heads 16 --micro-batch-size 1 --global-batch-size 64 --bf16 --position-embedding-type none "
         "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec --disable-bias-linear "
         "--normalization RMSNorm --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /some/tokenizer.model"
     )
     texts = {}
-    for rows in ("", "64000"):
-        words = ["project", str(path), "--hardware", "h100", *(["--set", f"vocab_size={rows}"] if rows else [])]
+    for given_rows in ("", "64000"):
+        words = [
+            "project",
+            str(path),
+            "--hardware",
+            "h100",
+            *(["--set", f"vocab_size={given_rows}"] if given_rows else []),
+        ]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
-        texts[rows] = " ".join(done.stdout.split())
+        texts[given_rows] = " ".join(done.stdout.split())
     assert "assumed vocab_size =" in texts[""]
     assert "assumed vocab_size =" not in texts["64000"]
 

@@ -30,7 +30,7 @@ from primus_search.learning.posterior import (
     rows_of,
     update,
 )
-from primus_search.learning.site_stack import SiteStack, learn_stack, suggested_by, variant_habits
+from primus_search.learning.site_stack import SiteStack, learn_stack, suggested_by, variant_settings
 from primus_search.learning.stack_text import stack_yaml
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
@@ -308,4 +308,4 @@ def test_habits_of_the_runs_variant_are_learned_with_and_written(tmp_path: Path)
         assert {field: number_of(stack, field) for field in eager.varied} == eager.varied
     assert np.abs(errors(site, every[3:])).max() < 0.03
     plain = replace(every[0], cluster=replace(every[0].cluster, stack=load_stack("torchtitan@eager")))
-    assert variant_habits([every[0], plain]) == {k: v for k, v in eager.varied.items() if k != "attention_kernel"}
+    assert variant_settings([every[0], plain]) == {k: v for k, v in eager.varied.items() if k != "attention_kernel"}

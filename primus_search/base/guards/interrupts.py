@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class Interrupted(BaseException):
-    """A signal asked this process to end. Not an Exception, so that only code that saves its work catches it."""
+    """A signal ends this process. Not an Exception, so that only code that saves its work catches it."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         self.number = int(number)
@@ -77,7 +77,7 @@ def install() -> None:
 
 
 def finish() -> int:
-    """The signal that asked this process to end, 0 for none. From here on signals are ignored: the command is over."""
+    """The signal that ends this process, 0 for none. From here on signals are ignored: the command is over."""
     _state.is_over = True
     if _state.pipe:
         signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -40,7 +40,7 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Sizes one law is asked for, how much they weigh, and what they are called."""
+    """Sizes that one law is evaluated at, how much they weigh, and what they are called."""
 
     kind: str
     sizes: tuple[float, ...]
@@ -49,13 +49,13 @@ class _Asked:
 
 
 def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> tuple[Covered, ...]:
-    """The parts of the projection of a table of one candidate, in the order a reader asks."""
+    """The parts of the projection of a table of one candidate, in the order of a reader's questions."""
     cluster = job.cluster
     device = ranges.get(cluster.accelerator.name, {})
     name = cluster.accelerator.name
 
-    def judged(part: str, asked: Sequence[_Asked]) -> list[Covered]:
-        return [_judge(part, asked, device.get, name)] if asked else []
+    def judged(part: str, wanted: Sequence[_Asked]) -> list[Covered]:
+        return [_judge(part, wanted, device.get, name)] if wanted else []
 
     peak = _Asked(kind=f"memory/{job.model.family}", sizes=(memory_bytes / GB,), names=("GB",))
     dense, experts = _products(job, one)
@@ -90,11 +90,11 @@ def in_words(parts: Sequence[Covered]) -> str:
     return f"calibrated: {known}. Extrapolated: {beyond or 'nothing'}."
 
 
-def _judge(part: str, asked: Sequence[_Asked], range_of: Callable[[str], Range | None], device: str) -> Covered:
-    """Whether enough of what is asked lies inside; else the heaviest that does not, and why."""
+def _judge(part: str, wanted: Sequence[_Asked], range_of: Callable[[str], Range | None], device: str) -> Covered:
+    """Whether enough of the sizes lies inside; else the heaviest that does not, and why."""
     inside, total, worst = 0.0, 0.0, ("", -1.0)
     points = 0
-    for one in asked:
+    for one in wanted:
         known = range_of(one.kind)
         beyond = None if known is None else known.outside(one.sizes)
         total += one.weight
@@ -108,11 +108,11 @@ def _judge(part: str, asked: Sequence[_Asked], range_of: Callable[[str], Range |
     return Covered(part=part, is_calibrated=False, why=worst[0])
 
 
-def _reason(asked: _Asked, known: Range | None, beyond: int | None, device: str) -> str:
+def _reason(wanted: _Asked, known: Range | None, beyond: int | None, device: str) -> str:
     if known is None or beyond is None:
-        return f"no {_spoken(asked.kind)} measured on {device}"
+        return f"no {_spoken(wanted.kind)} measured on {device}"
     low, high = known.low[beyond], known.high[beyond]
-    return f"{_number(asked.sizes[beyond])} {asked.names[beyond]}, measured {_number(low)} to {_number(high)}"
+    return f"{_number(wanted.sizes[beyond])} {wanted.names[beyond]}, measured {_number(low)} to {_number(high)}"
 
 
 def _spoken(kind: str) -> str:
@@ -204,8 +204,8 @@ def _stack(job: Job, one: Candidates, ranges: Ranges) -> Covered:
     beyond = known.outside(sizes)
     if beyond is None:
         return Covered(part="stack", is_calibrated=True, why=f"{stack} fitted to {known.points} {what}")
-    asked = _Asked(kind="", sizes=sizes, names=("GPUs", "tokens per sequence"))
-    return Covered(part="stack", is_calibrated=False, why=_reason(asked, known, beyond, device))
+    wanted = _Asked(kind="", sizes=sizes, names=("GPUs", "tokens per sequence"))
+    return Covered(part="stack", is_calibrated=False, why=_reason(wanted, known, beyond, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ PRECISIONS = {Fp8.NONE: "bf16", Fp8.NVFP4: "fp4", Fp8.MXFP4: "fp4"}
 
 
 def regime(model: Model, cluster: Cluster, fp8: int) -> str:
-    """What errors are told apart by beside the stack: `moe/sm100/fp8`."""
+    """What tells errors apart beside the stack: `moe/sm100/fp8`."""
     return f"{model.family}/{cluster.accelerator.arch}/{PRECISIONS.get(Fp8(fp8), 'fp8')}"
 
 
@@ -221,7 +221,7 @@ def _half_width(site: SiteErrors, model: Model, variance: float) -> float:
 
 
 def is_doubtful(stack: Stack, model: Model) -> bool:
-    """Whether nobody named the stack, neither peaks of it nor runs with such a model were seen, or it was learned."""
+    """Whether the stack is assumed, neither peaks of it nor runs with such a model were seen, or it was learned."""
     runs = sum(found.runs for regime, found in stack.errors.items() if regime.split("/")[0] == model.family)
     return stack.is_assumed or MEMORY in stack.errors or (runs <= 0.0 and stack.memory.peaks_seen <= 0.0)
 
@@ -262,7 +262,7 @@ def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interva
 
 
 def ties_with_best(rate: Floats, among: Bools | bool = True) -> Bools:
-    """Which candidates cannot be told from the fastest one of those in `among` by running both once."""
+    """Which candidates one run each does not separate from the fastest one of those in `among`."""
     values = np.asarray(rate, np.float64)
     mask: Bools = values >= values.max(initial=0.0, where=among) * (1.0 - TIE)
     return mask
@@ -292,7 +292,7 @@ class Confidence:
 
 
 def confidence(job: Job, table: Candidates, p: Projection, fits: Floats) -> Confidence:
-    """What may be said of every row beside its figures; `fits`: probability of fitting (`cost.confidence.fit`)."""
+    """What is known of every row beside its figures; `fits`: probability of fitting (`cost.confidence.fit`)."""
     cluster, model, rate = job.cluster, job.model, p.tokens_per_s_per_gpu
     found, near = interval(cluster, model, table.fp8, rate), run_ratio(job, table)
     return Confidence(

@@ -24,7 +24,7 @@ def relief_of(c: Candidates) -> Relief:
 
 
 def pipeline_of(job: Job, c: Candidates, row: int, microbatches: int) -> Pipeline:
-    """The pipeline of a row; micro-batches beyond what changes a peak are not told apart."""
+    """The pipeline of a row; micro-batches beyond what changes a peak count as one."""
     order = c.order(row, job.launcher)
     return Pipeline(order, telling_microbatches(order, microbatches), c.layouts[int(c.pipeline_layout[row])])
 

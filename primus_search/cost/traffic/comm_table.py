@@ -60,7 +60,7 @@ def exposed_s(comm_s: ArrayLike, compute_s: ArrayLike, *, overlap: ArrayLike) ->
 def comm(
     operation: str, message_bytes: ArrayLike, count: ArrayLike, seconds: Floats, exposed: Floats | None = None
 ) -> Comm:
-    """A row of the table with every column broadcast to the shape of `seconds`; fully exposed unless said."""
+    """A row of the table with every column broadcast to the shape of `seconds`; fully exposed by default."""
     shape = np.shape(seconds)
     return Comm(
         operation=operation,

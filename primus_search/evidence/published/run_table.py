@@ -234,12 +234,12 @@ def _ending(cells: dict[str, str]) -> tuple[bool, bool]:
     has neither.
     """
     measured = [cells.get(name, "").strip() for name in _MEASURED]
-    said = [cells.get(name, "").strip() for name in OUTCOMES] + measured
+    outcomes = [cells.get(name, "").strip() for name in OUTCOMES] + measured
     if not any(measured):
-        said.append(cells.get("notes", "").strip())
+        outcomes.append(cells.get("notes", "").strip())
     flag = cells.get("oom", "").strip().lower()
-    ran = any(_RAN.search(word) for word in said[: len(OUTCOMES)])
-    ran_out = any(_OUT_OF_MEMORY.search(word) and not _RAN.search(word) for word in said)
+    ran = any(_RAN.search(word) for word in outcomes[: len(OUTCOMES)])
+    ran_out = any(_OUT_OF_MEMORY.search(word) and not _RAN.search(word) for word in outcomes)
     return ran_out or flag in ("yes", "y", "true", "1", "1.0"), ran or flag in ("no", "n", "false", "0", "0.0")
 
 

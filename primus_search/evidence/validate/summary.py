@@ -100,7 +100,7 @@ def groups(outcome: Validation) -> list[dict[str, Any]]:
 
 
 def memory_summary(outcome: Validation) -> dict[str, Any]:
-    """Errors of memory on the rows that report it; how often whether a run fits is said wrongly, either way.
+    """Errors of memory on the rows that report it; how often a verdict on fit is wrong, either way.
 
     false_oom   share of runs that ran and are said to run out of memory
     false_fit   share of runs that ran out of memory and are said to fit; the rest are OOM or at risk

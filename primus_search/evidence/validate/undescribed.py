@@ -1,4 +1,4 @@
-"""Rates of runs whose software nobody described: the prior mixture over every shipped stack, never one guessed stack.
+"""Rates of runs of undescribed software: the prior mixture over every shipped stack, never one guessed stack.
 
 Each hypothesis of `learning.hypotheses` that could train on the device projects the run with what its record says of
 kernels and switches; its weight is its prior, as in `learn`. Around each lies the error of a site. The rate to expect
@@ -78,12 +78,12 @@ def with_undescribed(outcome: Validation) -> Validation:
     """The runs whose software is not described at the rates of the mixture, with its weights beside what is assumed."""
     rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
     found = undescribed_mixtures([reference_of(row.run) for row in rows])
-    told = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
+    by_place = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
     rates = {row.run.place: one.rate(row.run.model, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
 
     def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:
         for row in every:
-            what = (told[row.run.place],) if row.run.place in told else ()
+            what = (by_place[row.run.place],) if row.run.place in by_place else ()
             yield replace(row, run=replace(row.run, assumed=(*row.run.assumed, *what)))
 
     parts: dict[str, Any] = {name: tuple(each(getattr(outcome, name))) for name in ("rows", "memory_only", "ran_out")}

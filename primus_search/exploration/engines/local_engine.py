@@ -60,7 +60,7 @@ class LostTask:
 
 
 class TaskAssignment:
-    """Tasks that nobody has begun, the most promising first, and who has begun their groups."""
+    """Tasks that no worker has begun, the most promising first, and who has begun their groups."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._groups: dict[Group, deque[tuple[int, Task]]] = defaultdict(deque)
@@ -72,7 +72,7 @@ class TaskAssignment:
         self.lost: list[LostTask] = []
 
     def __len__(self) -> int:
-        """Tasks nobody has begun."""
+        """Tasks that no worker has begun."""
         return len(self._again) + sum(map(len, self._groups.values()))
 
     def take(self, worker: int) -> Task | None:
@@ -89,7 +89,7 @@ class TaskAssignment:
         return task
 
     def _group_for(self, worker: int) -> Group:
-        """Of the groups that nobody else has begun the most promising, else the one with most tasks per worker."""
+        """Of the groups that no other worker has begun the most promising, else the one with most tasks per worker."""
         others = {group: len(self._workers[group] - {worker}) for group in self._groups}
         alone = [group for group, count in others.items() if not count]
         if alone:
@@ -143,7 +143,7 @@ class Engine(Protocol):
     """Tasks of the last `map` that lost their workers too often."""
 
     def map(self, tasks: Sequence[Task], cut_of: CutOf, is_spent: IsSpent = never) -> Iterator[tuple[Task, Findings]]:
-        """Findings of every task, in the order they arrive; `cut_of(cluster)` is asked when a task is sent.
+        """Findings of every task, in the order they arrive; `cut_of(cluster)` is called when a task is sent.
 
         No task is sent any more once `is_spent()`.
         """
@@ -303,7 +303,7 @@ def peak_rss_bytes() -> float:
 
 
 def affordable(asked: int) -> tuple[int, str]:
-    """Workers to start on this machine, and the sentence that says why they are fewer than asked for.
+    """Workers to start on this machine, and the sentence that says why they are fewer than requested.
 
     At most one per core (and two at least, so that a small machine can be asked for more than one), and no more than
     fit in free memory if each grows to what this process holds once the space is planned. 0 asks for every core.

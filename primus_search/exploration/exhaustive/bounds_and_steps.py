@@ -1,4 +1,4 @@
-"""What the funnel asks of the candidates of one cluster: their memory, a bound on their step, their step.
+"""What the funnel needs of the candidates of one cluster: their memory, a bound on their step, their step.
 
 Answers come for bundles (candidates of one outer cell that memory cannot tell apart) or for single candidates. Terms
 are found by lookup of (outer cell, inner combination), so that a bundle costs a few gathers and one compiled loop.

@@ -27,8 +27,8 @@ class Bundles:
     members   inner combinations, bundle by bundle from `first[bundle]`; `place`: where each stands in its class' list
     """
 
-    def __init__(self, enumerator: Enumerator, columns: frozenset[str], told_from: Mapping[str, int]) -> None:
-        kinds = enumerator.inner_numbers(columns, told_from)[0]
+    def __init__(self, enumerator: Enumerator, columns: frozenset[str], thresholds: Mapping[str, int]) -> None:
+        kinds = enumerator.inner_numbers(columns, thresholds)[0]
         members, places, sizes, per_class = [], [], [], []
         for rows in enumerator.inner_lists:
             order = np.argsort(kinds[rows], kind="stable")

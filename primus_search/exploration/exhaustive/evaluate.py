@@ -191,7 +191,7 @@ class Funnel:
     def _rows(
         self, costs: GridCosts, order: TaskOrder, start: int, stop: int, collector: Collector, tally: Tally
     ) -> None:
-        """Candidates one by one: parts of cells, and spaces with rules that are asked row by row."""
+        """Candidates one by one: parts of cells, and spaces with rules that are evaluated row by row."""
         for begin in range(start, stop, CHUNK_ROWS):
             end = min(begin + CHUNK_ROWS, stop)
             with tally.stage("enumerate", end - begin):

@@ -30,7 +30,7 @@ from primus_search.base.version import __version__
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.candidates_file import kept_bytes
 from primus_search.exploration.run_folder.journal import SEARCHED, Journal
-from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_asked
+from primus_search.exploration.run_folder.question import QUESTION, fingerprint, must_be_same
 from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, resolved_bytes
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.exploration.scaling_table import Rung
@@ -110,10 +110,10 @@ class RunFolder:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def must_be_asked(self, space: Space, *, resume: bool, force: bool) -> None:
-        """Note what the run is asked. Raises InputError where the folder holds the run of another question."""
+    def must_be_same(self, space: Space, *, resume: bool, force: bool) -> None:
+        """Note the question of the run. Raises InputError where the folder holds the run of another one."""
         with writing(f"--out {self.path}"):
-            must_be_asked(self.path, space, resume=resume, force=force)
+            must_be_same(self.path, space, resume=resume, force=force)
 
     # --- while the search runs -------------------------------------------------------------------------------------
 

@@ -74,8 +74,8 @@ class Journal:
         if there != here:
             file.close()
             names = [name for name in here if there.get(name) != here[name]] or ["layout"]
-            told = (name if name == SEARCHED else f"{name} {there.get(name)}, now {here.get(name)}" for name in names)
-            what = f"its journal belongs to another search ({'; '.join(told)} changed)"
+            changed = (n if n == SEARCHED else f"{n} {there.get(n)}, now {here.get(n)}" for n in names)
+            what = f"its journal belongs to another search ({'; '.join(changed)} changed)"
             what += "; give what that run was given, or leave out --resume to start over"
             raise InputError([Problem(f"--resume {path.parent}", what)])
         done = [_done(head, body, keep) for head, body, _ in records[1:]]

@@ -1,4 +1,4 @@
-"""`question.json`: what a search was asked, so that a folder never mixes the results of two searches."""
+"""`question.json`: the question of a search, so that a folder never mixes the results of two searches."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ HASH = "sha256"
 
 
 def question_of(space: Space) -> dict[str, str]:
-    """What a search of the space is asked, by words that a user knows, and the hash of all that decides its answer."""
+    """The question of a search, by words that a user knows, and the hash of all that decides its answer."""
     search = asdict(space.search)
     found = {"model": space.model.name}
     found |= {name: str(value) for name, value in asdict(space.workload).items()}
@@ -44,14 +44,14 @@ def fingerprint(space: Space) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def must_be_asked(folder: Path, space: Space, *, resume: bool, force: bool) -> None:
+def must_be_same(folder: Path, space: Space, *, resume: bool, force: bool) -> None:
     """Note the question of a folder's run. Raises InputError where the folder holds the run of another one.
 
     force: replace it, its results included.
     """
-    asked, kept = question_of(space), _kept(folder)
-    if kept is not None and kept[HASH] != asked[HASH]:
-        changes = _differences(kept, asked)
+    question, kept = question_of(space), _kept(folder)
+    if kept is not None and kept[HASH] != question[HASH]:
+        changes = _differences(kept, question)
         if resume:
             what = f"was asked something else ({changes}); give what it was given, or leave out --resume"
             raise InputError([Problem(f"--resume {folder}", what)])
@@ -61,7 +61,7 @@ def must_be_asked(folder: Path, space: Space, *, resume: bool, force: bool) -> N
         for name in ("run.json", "journal.bin", "ranking.csv", "pareto.csv", "scaling.csv", "candidates.parquet",
                      "report.html", "study.log"):  # fmt: skip
             (folder / name).unlink(missing_ok=True)
-    write_whole(folder / QUESTION, json.dumps(asked, indent=2) + "\n")
+    write_whole(folder / QUESTION, json.dumps(question, indent=2) + "\n")
 
 
 def _kept(folder: Path) -> Mapping[str, str] | None:
@@ -77,10 +77,11 @@ def _kept(folder: Path) -> Mapping[str, str] | None:
     return found if is_whole else None
 
 
-def _differences(kept: Mapping[str, str], asked: Mapping[str, str]) -> str:
+def _differences(kept: Mapping[str, str], question: Mapping[str, str]) -> str:
     """`nodes 2, now 4; tp 1, 2, now 8`."""
-    changed = [name for name in dict.fromkeys([*kept, *asked]) if name != HASH and kept.get(name) != asked.get(name)]
-    words = [f"{name} {_short(kept.get(name))}, now {_short(asked.get(name))}" for name in changed[:MOST_NAMED]]
+    names = (name for name in dict.fromkeys([*kept, *question]) if name != HASH)
+    changed = [name for name in names if kept.get(name) != question.get(name)]
+    words = [f"{name} {_short(kept.get(name))}, now {_short(question.get(name))}" for name in changed[:MOST_NAMED]]
     more = [f"and {len(changed) - MOST_NAMED} more"] if len(changed) > MOST_NAMED else []
     return "; ".join(words + more) or "a number of its model, hardware or stack file"
 

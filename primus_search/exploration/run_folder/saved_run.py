@@ -233,7 +233,7 @@ def _of_its_version(path: Path, facts: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _relieved(space: Space, clusters: Sequence[Mapping[str, Any]]) -> Space:
-    """The space with the reliefs of the clusters that a run relieved; of all, where others than its own are asked."""
+    """The space with the reliefs of the clusters that a run relieved; of all, where others than its own are wanted."""
     places = {place for place, one in enumerate(clusters) if one.get("is_relieved")}
     if places and len(clusters) != len(space.clusters):
         places = set(range(len(space.clusters)))

@@ -1,4 +1,4 @@
-"""Candidates looked at by number: what a sampler asks for. Screening is cheap, projecting is what is counted.
+"""Candidates looked at by number, as a sampler wants them. Screening is cheap, projecting is what is counted.
 
 Screening settles what fits in memory and gives the admissible bound on the step: a candidate that cannot enter the
 best rows or the frontier, whatever its pipeline does, is never projected. It is the funnel of the exhaustive search, on

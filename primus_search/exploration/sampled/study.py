@@ -1,4 +1,4 @@
-"""The Optuna study of a sampled search: asked in memory, kept on disk trial by trial for `optuna-dashboard`.
+"""The Optuna study of a sampled search: in memory, and on disk trial by trial for `optuna-dashboard`.
 
 Asking a journal directly would write to disk for each parameter of each trial.
 """
@@ -40,7 +40,7 @@ class TrialOutcome:
 
 @dataclass
 class Studies:
-    """The study that is asked, and its copy on disk (None without a folder, or when the disk is full).
+    """The study in memory, and its copy on disk (None without a folder, or when the disk is full).
 
     A full disk must not end a search that can still end well; `notes` says what was not kept.
     """
@@ -87,7 +87,7 @@ class Studies:
             self._keep(self.study.tell(trial, self._values(outcome)))
 
     def add(self, params: Mapping[str, int], outcome: TrialOutcome) -> None:
-        """A candidate that was projected without having been asked for."""
+        """A candidate that was projected without a request."""
         trial = create_trial(
             values=self._values(outcome),
             params=dict(params),
@@ -170,6 +170,8 @@ def keep_trials(
     for params, rate, verdict in trials:
         state = TrialState.COMPLETE if rate is not None else TrialState.FAIL
         chosen = {name: params[name] for name in axes}
-        said = {"verdict": verdict}
-        study.add_trial(create_trial(state=state, value=rate, params=chosen, distributions=dict(axes), user_attrs=said))
+        attributes = {"verdict": verdict}
+        study.add_trial(
+            create_trial(state=state, value=rate, params=chosen, distributions=dict(axes), user_attrs=attributes)
+        )
     partial.replace(path)

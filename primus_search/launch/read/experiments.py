@@ -268,7 +268,7 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _deepspeed_experts(found: Settings) -> dict[str, Any]:
-    """Where Megatron-DeepSpeed has experts: in every second layer unless said, one for a token unless said.
+    """Where Megatron-DeepSpeed has experts: by default in every second layer, one for a token.
 
     Source: microsoft/Megatron-DeepSpeed megatron/arguments.py and megatron/model/transformer.py.
     """
@@ -287,7 +287,7 @@ OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size
 
 
 def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Settings of a script without variables that have no value, and what is said of tests that are not answered.
+    """Settings of a script without variables that have no value, and notes on tests without an answer.
 
     Those of keys that are not read stay as they are written. Raises ValueError where a setting that is read has no
     value, where the model or the batch hangs on a test that is not answered, and where several trainings differ.
@@ -324,7 +324,7 @@ def _named(name: str) -> str:
 
 
 def _why(name: str, keys: set[str]) -> str:
-    """What is said of a test that is not answered, or of a file that is not there."""
+    """The note on a test without an answer, or on a file that is not there."""
     if not keys:
         return "is read by the script and does not stand beside it"
     changes = f"(changes {', '.join(sorted(keys)[:6])})"

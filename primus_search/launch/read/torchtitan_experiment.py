@@ -72,7 +72,7 @@ def namesake(path: Path, name: str) -> Model | None:
 
 
 def _imported(path: Path, found: Settings) -> Model | None:
-    """The model that a module beside the file registers under the name that the file asks for."""
+    """The model that a module beside the file registers under the name in the file."""
     module = path.with_name(f"{found.get('experimental.custom_import')}.py")
     if not module.is_file() or _flavor_name(found) != f"{module.stem}:{NAME}":
         return None

@@ -125,7 +125,7 @@ class Script:
         return status
 
     def _run(self, nodes: Block, *, asks: bool = False) -> bool:
-        """Run commands; the status of the last. asks: a program's status is a guess."""
+        """Run commands; the status of the last. is_guess: a program's status is a guess."""
         status = True
         for node in nodes:
             self._steps += 1

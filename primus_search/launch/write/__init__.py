@@ -1,1 +1,1 @@
-"""What a framework's files are told: one writer a framework, from a candidate and its job."""
+"""A framework's files: one writer a framework, from a candidate and its job."""

@@ -137,7 +137,7 @@ _REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """One look at a device. `reasons` is NVIDIA's bit mask of what holds its clock back; 0 where nobody says."""
+    """One look at a device. `reasons` is NVIDIA's bit mask of what holds its clock back; 0 where it is unknown."""
 
     clock_mhz: float
     power_w: float

@@ -68,8 +68,8 @@ def _takes_two_dims(q: Tensor, k: Tensor, v: Tensor, is_grouped: bool) -> bool:
     """
     if q.device.type == "cpu" or torch.version.hip is not None:
         return False
-    asked = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, is_grouped)
-    return torch.backends.cuda.can_use_cudnn_attention(asked)
+    params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, True, is_grouped)
+    return torch.backends.cuda.can_use_cudnn_attention(params)
 
 
 def _windowed(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:

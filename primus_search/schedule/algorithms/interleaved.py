@@ -107,7 +107,7 @@ def of_megatron(request: Request) -> Table:
 
 
 def group_size(microbatches: int, stages: int) -> int:
-    """Micro-batches per group that a launch file asks Megatron for: `stages` where they divide.
+    """Micro-batches per group that a launch file sets for Megatron: `stages` where they divide.
 
     Else the smallest N >= stages whose remainder, microbatches mod N, is 0 or at least `stages`.
     Source: megatron/core/pipeline_parallel/schedules.py:1170.

@@ -219,13 +219,13 @@ def _alike_first(duration: Floats) -> Ints:
 
 @lru_cache(maxsize=512)
 def _laid_out(table: Table, skip_periods: bool) -> tuple[Any, ...]:
-    """The order as it is walked, as `batch_kernels.run_rows` takes it; of passes asked for, (periods back, place)."""
+    """The order as it is walked, as `batch_kernels.run_rows` takes it; of requested passes, (periods back, place)."""
     cut, links = find(table) if skip_periods else Periods.none(table), table.links
-    *laid_out, asked, places = batch_kernels.lay_out(
+    *laid_out, needed, places = batch_kernels.lay_out(
         table.offsets, table.kind, table.stage, links.source, links.hop, links.rank, links.order,
         cut.cut, cut.step, cut.count, cut.lookback, cut.settled, len(table.rank_of_stage),
     )  # fmt: skip
-    backs, ends = np.nonzero(asked)
+    backs, ends = np.nonzero(needed)
     # From all over the ranks first: whoever looks for a difference finds it soon.
     order = np.argsort(np.arange(len(ends)) * GOLDEN % 1.0)
     return *laid_out, np.stack((backs[order], ends[order] * batch_kernels.LANES), axis=1), places

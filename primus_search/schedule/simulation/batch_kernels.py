@@ -69,13 +69,13 @@ def lay_out(offsets, kind, stage, source, hop, rank, order, cut, step, count, lo
         rows[to, 2] = place[source[i]] * LANES if has_input else 0
         rows[to, 3] = (hop[i] if has_input else num_stages) * LANES
         rows[to, 4] = (kind[i] * num_stages + stage[i]) * LANES
-    asked = _asked(offsets, source, rank, part, cut, step, within, length, count, lead, lookback)
+    needed = _needed(offsets, source, rank, part, cut, step, within, length, count, lead, lookback)
     first, last = np.zeros((p, 2), np.int64), np.zeros(p, np.int64)
     for r in range(p):
         i = offsets[r]
         first[r, 0], last[r] = place[i] * LANES, place[offsets[r + 1] - 1] * LANES
         first[r, 1] = (kind[i] * num_stages + stage[i]) * LANES
-    return rows, begin, lead, ring, stock, length, first, last, asked, stock + ring * length
+    return rows, begin, lead, ring, stock, length, first, last, needed, stock + ring * length
 
 
 @njit(cache=True)
@@ -121,12 +121,12 @@ def _places(offsets, source, order, part, count):
 
 
 @njit(cache=True)
-def _asked(offsets, source, rank, part, cut, step, within, length, count, lead, lookback):
-    """Passes of the last periods whose ends a later pass asks for, between two periods or behind the last one.
+def _needed(offsets, source, rank, part, cut, step, within, length, count, lead, lookback):
+    """Passes of the last periods whose ends a later pass needs, between two periods or behind the last one.
 
     (periods back from the last one, offset within a period)
     """
-    asked = np.zeros((lookback, length), np.bool_)
+    needed = np.zeros((lookback, length), np.bool_)
     for r in range(len(offsets) - 1):
         for i in range(offsets[r], offsets[r + 1]):
             if part[i] != lead and part[i] != count:
@@ -136,10 +136,10 @@ def _asked(offsets, source, rank, part, cut, step, within, length, count, lead, 
                     q = rank[j]
                     furthest = part[i] - 1 - part[j]
                     for back in range(furthest if part[i] == count else 0, furthest + 1):
-                        asked[back, within[q] + (j - cut[q]) % step[q]] = True
+                        needed[back, within[q] + (j - cut[q]) % step[q]] = True
         if 0 <= part[offsets[r + 1] - 1] < count:
-            asked[0, within[r] + step[r] - 1] = True
-    return asked
+            needed[0, within[r] + step[r] - 1] = True
+    return needed
 
 
 @njit(cache=True, inline="always")

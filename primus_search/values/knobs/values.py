@@ -97,7 +97,7 @@ class CudaGraph(IntEnum):
 
 
 class CpComm(IntEnum):
-    """How context-parallel ranks exchange keys and values; STACK as the software does unless told.
+    """How context-parallel ranks exchange keys and values; STACK as the software does by default.
 
     A2A4_P2P: an all-to-all among 4 neighbouring ranks, a ring between such groups (Megatron-LM: a2a+p2p).
     """

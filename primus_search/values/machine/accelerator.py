@@ -199,7 +199,7 @@ class Accelerator:
 
     @property
     def capability(self) -> int | None:
-        """The major number of the architecture as torch reports it: sm90 and gfx942 are 9, sm103 is 10; None for others."""
+        """The major number of the architecture as torch reports it (sm90, gfx942: 9; sm103: 10), or None."""
         found = _ARCHITECTURE.fullmatch(self.arch)
         return int(found[1] or found[2]) if found else None
 
