@@ -3,6 +3,9 @@
 Property tests draw the same examples in continuous integration every time; on a developer's machine, new ones.
 A busy machine is no fault of a strategy: how fast examples are drawn is not checked.
 
+Of the parameters of a test with `daily(n)` n are drawn a day; the others are `full`. `TEST_DAY=2026-11-27` draws as
+on that day.
+
 The files of the longest wall time run first, so that the workers of a parallel run end together. `--record-times`
 writes the wall and processor seconds of the files that ran to `file_times.csv`.
 """
@@ -10,9 +13,11 @@ writes the wall and processor seconds of the files that ran to `file_times.csv`.
 import csv
 import gc
 import os
+import random
 import resource
 from collections import defaultdict
 from collections.abc import Generator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 FILE_TIMES = Path(__file__).with_name("file_times.csv")
 NEW_FILE_S = 60.0
 """Wall time that a file without a row is taken to need: it starts early, so that a long one does not run last alone."""
+DAY = "TEST_DAY"
+"""Variable of the environment with the day whose samples are drawn."""
 PROCESSOR = "processor_s"
 """Property of a test's report: seconds of processor, those of processes that it started and that ended included."""
 
@@ -41,8 +48,24 @@ def file_times() -> dict[str, dict[str, str]]:
         return {row["file"]: row for row in csv.DictReader(lines)}
 
 
+def draw_of_the_day(items: list[pytest.Item]) -> None:
+    """Mark as `full` what the day does not draw of each test with `daily(n)`."""
+    drawn: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("daily") and not item.get_closest_marker("full"):
+            drawn[item.nodeid.partition("[")[0]].append(item)
+    for name, several in drawn.items():
+        mark = several[0].get_closest_marker("daily")
+        assert mark is not None
+        left = random.Random(os.environ[DAY] + name).sample(several, max(len(several) - mark.args[0], 0))
+        for item in left:
+            item.add_marker(pytest.mark.full)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the files by recorded wall time, longest first; the tests of a file keep their order."""
+    """Draw the day's samples, then sort the files by recorded wall time, longest first; a file keeps its order."""
+    draw_of_the_day(items)
     times = file_times()
 
     def place(item: pytest.Item) -> tuple[float, str]:
@@ -108,7 +131,8 @@ class Times:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Every worker reads its clock; the process that collects the reports writes the file."""
+    """Every worker reads its clock; the process that collects the reports writes the file. All have one day."""
+    os.environ.setdefault(DAY, f"{datetime.now(UTC):%Y-%m-%d}")
     if config.getoption("--record-times"):
         config.pluginmanager.register(Clock())
         if not hasattr(config, "workerinput"):

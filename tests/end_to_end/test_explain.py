@@ -95,6 +95,7 @@ def test_the_parts_of_any_row_sum_to_their_totals(experts: SavedRun, dense: Save
             hold_together(explain(run, rank))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("knob", ["fp8", "deepep", "schedule", "vpp", "sync_free_stage", "recompute", "ep", "pp"])
 def test_what_a_knob_gives_re_tuned_is_what_a_search_without_it_finds(experts: SavedRun, knob: str) -> None:
     e = explain(experts, 1)

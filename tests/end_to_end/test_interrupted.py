@@ -105,6 +105,7 @@ def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     assert ranking_of(tmp_path) == whole
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_journal_costs_time_and_never_the_answer(
     seed: int, tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
@@ -209,6 +210,7 @@ class FullDisk:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("fails_at", random.Random(5).sample(range(1, 16), 6))
 def test_a_full_disk_never_leaves_a_wrong_ranking(
     fails_at: int, tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +263,7 @@ def missing(path: Path) -> None:
     path.unlink()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["run.json", "ranking.csv", "pareto.csv"])
 @pytest.mark.parametrize("damage", [cut_short, cut_at_a_line, missing])
 def test_a_damaged_run_is_refused_by_its_readers(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:

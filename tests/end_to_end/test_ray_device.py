@@ -10,7 +10,7 @@ from primus_search.declare import load_space
 from primus_search.exploration import Options, SearchResult, run_search
 from primus_search.exploration.revalidation import revalidated
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")

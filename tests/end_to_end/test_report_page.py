@@ -399,6 +399,7 @@ def busy_s(page: Browser) -> float:
     return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 
 
+@pytest.mark.full
 @in_browser
 def test_the_page_is_ready_in_a_second_and_a_filter_acts_in_a_tenth(run: Path) -> None:
     """In processor time of the main thread, which other processes do not take; of a filter, the better of two."""

@@ -81,6 +81,7 @@ def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(
         assert hypervolume_share(found.findings[0].shortlist.frontier, truth.frontier) >= 0.98
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_its_budget_and_repeats_itself(method: str, whole: Whole, tmp_path: Path) -> None:
     folder, first = whole(method)
@@ -230,6 +231,7 @@ def test_a_ladder_is_sampled_on_every_cluster() -> None:
 # --- settling -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_wanted_positions_settle_on_the_nearest_legal_candidate_axis_by_axis(seed: int) -> None:
     enumerator = Enumerator(space_of(seed))

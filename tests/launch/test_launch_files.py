@@ -151,6 +151,7 @@ def as_read(text: str, job: LaunchJob, folder: Path) -> dict[str, object]:
     return row | ({"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {})
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("framework", ["primus", "megatron", "torchtitan"])
 @pytest.mark.parametrize("own", OWN)
 def test_random_candidates_come_back_from_their_files(own: str, framework: str, tmp_path: Path) -> None:
@@ -205,6 +206,7 @@ def test_levels_of_context_are_read_as_transformer_engine_takes_them(
         assert read_experiment(path, 96, model).candidate.row(0)["cp_comm"] == word
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != PATCHED])
 def test_models_of_mixed_layers_come_back_from_their_files(model: str, framework: str, tmp_path: Path) -> None:
     """With every layer: the file's own model has the parameters of the searched one, padding of its head aside."""
@@ -372,6 +374,7 @@ def test_frameworks_accept_a_sample(judge: str, framework: str, judged: Judged) 
     assert {name: refusals(answers) for name, answers in uniform.items() if refusals(answers)} == {}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "framework"),

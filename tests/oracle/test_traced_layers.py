@@ -52,6 +52,7 @@ CASES = [(name, words, knobs) for name in (DENSE, LATENT, EXPERTS) for words, kn
 CASES += [(name, words, knobs) for words, (names, knobs) in ONLY.items() for name in names]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(("name", "words", "knobs"), CASES, ids=[f"{name}: {words}" for name, words, _ in CASES])
 def test_projected_activations_and_flops_are_those_torch_counts(name, words, knobs):
     model = load_model(name)
@@ -147,6 +148,7 @@ PRESETS = tuple(name for name, preset in presets().items() if not without_module
 LARGEST = ("deepseek_v3", "gpt_oss_120b", "nemotron4_340b")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in LARGEST else pytest.mark.full) for n in PRESETS])
 def test_a_preset_traces_at_full_size_in_five_seconds_without_allocating_a_gigabyte(name):
     model, shard = load_model(name), Shard(micro_batch_size=1, seq_length=8192)

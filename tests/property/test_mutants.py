@@ -440,6 +440,7 @@ def check(name: str, count: int, seed: int, folder: Path, small_run: Path) -> No
     assert more < MOST_MORE_BYTES
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", FEW)
 def test_a_few_mutants_are_read_or_refused(
     name: str, tmp_path: Path, small_run: Path, monkeypatch: pytest.MonkeyPatch

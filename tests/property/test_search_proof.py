@@ -91,6 +91,7 @@ def by_itself(space: Space) -> tuple[Floats, Floats, Floats, list[int]]:
     return step, expected, memory, np.flatnonzero(projection.fits).tolist()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("seed", range(SPACES))
 def test_no_bound_is_above_a_step_and_no_row_above_the_frontier(seed: int) -> None:
     space = drawn(seed)
