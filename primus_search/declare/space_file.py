@@ -361,9 +361,7 @@ class _Assembly:
         """
         has_adapters = shape.workload.task.endswith("lora")
         if shape.framework is None:
-            return {
-                one.name: [default_framework(one.accelerator.vendor, has_adapters=has_adapters)] for one in devices
-            }
+            return {one.name: [default_framework(one.accelerator.vendor, has_adapters=has_adapters)] for one in devices}
         loaded = [
             (self._collect(partial(load_framework, name, beside=self.beside, where=self.document.where(keys))), keys)
             for name, keys in self._listed("framework", shape.framework)

@@ -108,7 +108,7 @@ def test_zero_2_of_megatron_fsdp_holds_whole_gradients_of_its_queue_beside_the_s
     for name in ("megatron_core_2026", "deepspeed"):
         stack = with_numbers(load_cluster("h100", 1, stack=name).stack, {"gradient_bytes": 4.0})
         share = Share(model, Workload(seq_length=4096, global_batch_size=8), stack, c, world=8)
-        held[name] = float(gathered_bytes(stack, share, np.full(1, 0.2e9), 32)[0])
+        held[name] = float(gathered_bytes(stack, share, np.full(1, 0.2e9), np.full(1, 0.2e9), 32)[0])
     assert held == {"megatron_core_2026": pytest.approx(4.0 * 1.2e9), "deepspeed": 0.0}
 
 

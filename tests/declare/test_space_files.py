@@ -434,6 +434,7 @@ def test_a_framework_without_adapters_is_refused_and_another_is_assumed() -> Non
     nvidia = TUNED | {"hardware": "h100", "workload": {**TUNED["workload"], "task": "lora"}}
     assert make_space(nvidia, environ={}).framework.name == "nemo"
 
+
 def test_an_entry_that_is_listed_twice_is_searched_once() -> None:
     data = LISTED | {"hardware": ["h100", "h100"], "framework": ["megatron", "megatron"], "nodes": [2, 4, 2]}
     space = make_space(data)
