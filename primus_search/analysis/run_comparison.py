@@ -6,7 +6,7 @@ left between A's winner and B's winner, both under B's inputs, is the choice of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from primus_search.base.errors import InputError
 from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.shortlist import dominated_area
 from primus_search.exploration.expected import RATE
-from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
+from primus_search.exploration.neighbours import Evaluator, Figures, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.plain_forms import differences, to_plain
 from primus_search.space import ClusterChoice, Space
@@ -38,11 +38,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedFigure:
-    """What one group of inputs did to A's winner: expected tokens/s/GPU before and after; None: not legal then."""
+    """What one group of inputs did to A's winner: expected tokens/s/GPU before and after; None: not legal then.
+
+    parts: what every part of the step became longer, as shares of the step before
+    """
 
     group: str
     before: float
     after: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def change(self) -> float | None:
@@ -168,7 +172,7 @@ def _attribution(a: SavedRun, rank_a: int, b: SavedRun, rank_b: int) -> tuple[li
     space, cluster = a.space, a.cluster(rank_a).cluster
     other, machine = b.space, b.cluster(rank_b).cluster
     winner, best = values_of(a.candidate(rank_a)), values_of(b.candidate(rank_b))
-    today = here = _speed(space, cluster, winner) or 0.0
+    first = here = _projected(space, cluster, winner)
     moved: list[MovedFigure] = []
     for name in ("model", "workload", "accelerator", "network", "stack", "num_nodes"):
         ours, theirs = (space, other) if name in ("model", "workload") else (cluster, machine)
@@ -179,17 +183,25 @@ def _attribution(a: SavedRun, rank_a: int, b: SavedRun, rank_b: int) -> tuple[li
             space = replace(space, **put_in)
         else:
             cluster = replace(cluster, **put_in)
-        after = _speed(space, cluster, winner)
-        moved.append(MovedFigure(group=name.removeprefix("num_"), before=here, after=after))
+        after = _projected(space, cluster, winner)
+        moved.append(_moved(name.removeprefix("num_"), here, after))
         here = after or here
     if winner != best:
-        after = _speed(other, machine, best)
-        moved.append(MovedFigure(group="another configuration wins", before=here, after=after))
-    return moved, today
+        moved.append(_moved("another configuration wins", here, _projected(other, machine, best)))
+    return moved, first.expected_tokens_per_s_per_gpu if first else 0.0
 
 
-def _speed(space: Space, cluster: Cluster, values: Values) -> float | None:
-    """Expected tokens/s/GPU of one configuration; None where the rules forbid it there."""
+def _moved(group: str, before: Figures | None, after: Figures | None) -> MovedFigure:
+    """The change from one projection to another."""
+    parts = {}
+    if before is not None and after is not None:
+        parts = {name: (after.step[name] - s) / before.step_s for name, s in before.step.items()}
+    rates = [one and one.expected_tokens_per_s_per_gpu for one in (before, after)]
+    return MovedFigure(group=group, before=rates[0] or 0.0, after=rates[1], parts=parts)
+
+
+def _projected(space: Space, cluster: Cluster, values: Values) -> Figures | None:
+    """Figures of one configuration; None where the rules forbid it there."""
     # Constraints and memory margins say what may be chosen, not how fast it is.
     evaluator = Evaluator(replace(space, constraints=()), ClusterChoice(cluster=cluster))
-    return None if evaluator.broken(values) else evaluator.project([values])[0].expected_tokens_per_s_per_gpu
+    return None if evaluator.broken(values) else evaluator.project([values])[0]

@@ -34,18 +34,21 @@ def pareto(run: Path | None = None, as_csv: bool = False, as_json: bool = False)
 TWO = 2
 
 
-def compare(words: list[str] | None = None, as_json: bool = False) -> None:
+def compare(words: list[str] | None = None, verbose: bool = False, as_json: bool = False) -> None:
     """Two runs, or two rows of one run, side by side: what changed, and why."""
     from primus_search.analysis.explanation import plain
     from primus_search.analysis.run_comparison import compare as compared
     from primus_search.report.compare_text import print_comparison
+    from primus_search.report.short_text import comparison_lines
 
     (a, rank_a), (b, rank_b) = _sides(list(words or []))
     found = compared(a, b, rank_a, rank_b)
     if as_json:
         print_json(plain(found))
-    else:
+    elif verbose:
         print_comparison(found, sys.stdout)
+    else:
+        typer.echo("\n".join(comparison_lines(found)))
 
 
 def _sides(words: "list[str]") -> "tuple[tuple[SavedRun, int], tuple[SavedRun, int]]":
@@ -94,6 +97,7 @@ def explain(
     top: int = 8,
     log: Path | None = None,
     hardware: str = "",
+    verbose: bool = False,
     as_json: bool = False,
 ) -> None:
     """Why a candidate of a run is fast or slow, what each knob gives, what would help.
@@ -119,22 +123,28 @@ def explain(
     for one in found:
         if answers and not as_json:
             typer.echo()
-        answers.append(_answer(one, why_not, what_if, top, as_json))
+        answers.append(_answer(one, why_not, what_if, top, as_json, verbose))
     if as_json:
         print_json(answers if len(answers) > 1 else answers[0])
 
 
-def _answer(found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool) -> dict[str, Any]:
+def _answer(
+    found: "Explained", why_not: str, what_if: list[str] | None, top: int, as_json: bool, verbose: bool
+) -> dict[str, Any]:
     """Everything about one candidate, or the answers to --why-not and --what-if: printed, or as data."""
     from primus_search.analysis import why_not as questions
     from primus_search.analysis.explanation import as_data, plain
     from primus_search.cli.output_schema import numbered
     from primus_search.report import explain_text
+    from primus_search.report.short_text import explained_lines
 
     if not why_not and not what_if and as_json:
         return numbered(as_data(found))
     if not why_not and not what_if:
-        explain_text.print_explained(found, sys.stdout)
+        if verbose:
+            explain_text.print_explained(found, sys.stdout)
+        else:
+            typer.echo("\n".join(explained_lines(found)))
     answers: dict[str, Any] = {}
     if why_not:
         request = questions.parse_request(why_not, found.base, found.evaluator)

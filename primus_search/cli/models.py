@@ -210,10 +210,12 @@ def _print_machines(every: dict[str, "Hardware"], stacks: list[str]) -> None:
         bf16 = f"{acc.bf16_peak_flops_per_s / TERA:,.0f}"
         nics = f"{net.nics_per_node}x{net.nic_bytes_per_s / GIGA:,.0f}"
         sizes = [f"{size / GIGA:,.0f}" for size in (acc.hbm_bytes, acc.hbm_bytes_per_s, net.link_bytes_per_s)]
-        shown = f"{name} (planned)" if acc.ancestor else name
+        shown = f"{name}*" if acc.ancestor else name
         rows.append((shown, bf16, fp8, *sizes[:2], f"{net.domain_size} {net.topology}", sizes[2], nics))
     header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")
     print_table(header, rows, numbers=(1, 2, 3, 4, 6, 7))
-    typer.echo("TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.")
+    typer.echo(
+        "TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.\n*: planned, never measured."
+    )
     typer.echo(textwrap.fill(f"Software stacks: {', '.join(stacks)}", 80, subsequent_indent="  "))
     typer.echo("Every number with its source: primus-search hardware NAME")

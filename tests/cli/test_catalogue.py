@@ -128,8 +128,8 @@ def test_the_schema_only_changes_on_purpose() -> None:
     """Keys and axes of the published schema; a new one is added here and to CHANGELOG.md."""
     schema = json_schema()
     assert list(schema["properties"]) == [
-        "name", "model", "vocab_size", "ignore", "hardware", "nodes", "gpus_per_node", "stack", "site", "framework",
-        "workload", "space", "constraints", "search", "benchmark",
+        "name", "model", "vocab_size", "ignore", "hardware", "nodes", "gpus", "price", "goal", "gpus_per_node", "stack",
+        "site", "framework", "workload", "space", "constraints", "search", "benchmark",
     ]  # fmt: skip
     assert list(schema["properties"]["space"]["properties"]) == [
         "tp", "pp", "vpp", "ep", "etp", "cp", "micro_batch_size", "schedule", "deepep", "sync_free_stage", "fp8",

@@ -74,9 +74,11 @@ def test_a_run_whose_inputs_are_gone_is_compared_by_what_it_recorded(run_of: Mak
 def test_the_command_prints_both_ways(run_of: Maker, usual: SavedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     other, terminal = run_of(space=AXES | {"hardware.link_GBps": 20, "fp8": "none"}), CliRunner()
-    done = terminal.invoke(app, ["compare", str(usual.path), str(other.path)], catch_exceptions=False)
-    assert done.exit_code == 0 and "what moved the number" in done.output
-    assert max(len(line) for line in done.output.splitlines()) <= 80
+    for more, words in (([], "WHY    network"), (["-v"], "what moved the number")):
+        done = terminal.invoke(app, ["compare", str(usual.path), str(other.path), *more], catch_exceptions=False)
+        assert done.exit_code == 0 and words in done.output
+        assert max(len(line) for line in done.output.splitlines()) <= 80
+        assert more or len(done.output.splitlines()) <= 25
     done = terminal.invoke(app, ["compare", str(usual.path), str(other.path), "--json"], catch_exceptions=False)
     told = json.loads(done.output)
     assert {one["what"] for one in told["inputs"]} >= {"cluster.network.link_bytes_per_s", "axis fp8"}

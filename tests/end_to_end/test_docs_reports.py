@@ -21,7 +21,7 @@ def commands(page: Path) -> list[list[str]]:
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = commands(PAGE)
-    assert len(found) == 14 and {words[0] for words in found} == {"run", "explain", "export", "compare"}
+    assert len(found) == 16 and {words[0] for words in found} == {"run", "explain", "export", "compare"}
     for words in found:
         # Torch is not what this page is about: re-validation stays off.
         quiet = ["--bench", "off", "--engine", "local", "--workers", "1"] if words[0] == "run" else []

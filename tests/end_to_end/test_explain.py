@@ -274,6 +274,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 def test_the_command_fits_eighty_columns_without_colour(experts: SavedRun, terminal: CliRunner) -> None:
     for more in (
         [],
+        ["-v"],
         ["2", "3"],
         ["--why-not", "tp=2,pp=2"],
         ["--why-not", "tp=3"],
@@ -283,6 +284,17 @@ def test_the_command_fits_eighty_columns_without_colour(experts: SavedRun, termi
         assert done.exit_code == 0
         assert max(len(line) for line in done.output.splitlines()) <= 80
         assert "\x1b" not in done.output
+
+
+@pytest.mark.parametrize("rank", ["1", "2", "7"])
+def test_a_reason_takes_twenty_five_lines_and_no_remedy_twice(
+    experts: SavedRun, terminal: CliRunner, rank: str
+) -> None:
+    done = terminal.invoke(app, ["explain", str(experts.path), rank], catch_exceptions=False)
+    lines = done.output.splitlines()
+    assert len(lines) <= 25 and [line for line in lines if line.startswith("RESTS")]
+    remedies = [line.partition(":")[0] for line in lines if line.lstrip().startswith("->")]
+    assert len(remedies) == len(set(remedies))
 
 
 def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunner) -> None:

@@ -1,0 +1,124 @@
+"""The short screens of `explain` and `compare`: at most 25 lines of 80 columns; `-v` prints the tables instead."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+from primus_search.analysis.advice import Advice
+from primus_search.analysis.explanation import Explained
+from primus_search.analysis.labels import chance, counted, rests, short
+from primus_search.analysis.run_comparison import Comparison, MovedFigure
+from primus_search.base.units import GB
+from primus_search.exploration.expected import RATE
+from primus_search.values.candidates import spoken
+
+COLUMNS, LINES = 80, 25
+INDENT = 7
+MOST_CAUSES, MOST_KNOBS, MOST_MOVES = 3, 5, 3
+LEAST_SHARE, LEAST_EFFECT = 0.02, 0.005
+"""Shares of the step below which a part, and the change of a part, are left to the tables."""
+HEADED = {RATE: ("tok/s/GPU", 1.0), "step_s": ("step s", 1.0), "memory_bytes": ("GB", GB), "mfu": ("MFU", 1.0)}
+
+
+def explained_lines(e: Explained) -> list[str]:
+    """Where the time of a candidate goes, three causes of time lost with a remedy each, what it rests on."""
+    row, f, cluster = e.row, e.figures, e.choice.cluster
+    lines = _filled(f"{e.space.name}, rank {e.rank}: {short(row)}", "")
+    where = f"{e.space.model.name} on {cluster.world:,} {cluster.accelerator.name}, stack {cluster.stack.title}"
+    low, high = row["tokens_per_s_per_gpu_low"], row["tokens_per_s_per_gpu_high"]
+    lines += _filled(
+        f"{where}; {row[RATE]:,.0f} tokens/s/GPU ({low:,.0f}-{high:,.0f}), step {f.step_s:.3f} s, MFU {f.mfu:.0%}, "
+        f"{row['memory_bytes'] / GB:,.1f} GB with {row['headroom_bytes'] / GB:,.1f} to spare, {row['memory_verdict']} "
+        f"({chance(row['fit_probability'])})",
+        "",
+    )
+    if e.is_lost:
+        held, lost = row["memory_bytes"] / GB, -row["headroom_bytes"] / GB
+        lines += _filled(
+            f"It does not fit: {row['memory_evidence']} memory is {held:.1f} GB, {lost:.1f} GB too much.", ""
+        )
+    lines += _filled(_shares(f.step, f.step_s), "STEP")
+    gains = [f"{one.knob}={spoken(one.used)} {one.gain:+.0%}" for one in e.ablations if one.gain is not None]
+    lines += _filled(f"{', '.join(gains[:MOST_KNOBS])} (each alone off)", "GIVES") if gains else []
+    lines += _causes(e.advice)
+    near = [one for one in e.steps if one.trial.fits and one.behind is not None]
+    moves = [(next(iter(one.trial.changes.items())), -(one.behind or 0.0)) for one in near[:MOST_MOVES]]
+    words = [f"{name}={spoken(value)} {change:+.1%}" for (name, value), change in moves]
+    known = [part.part for part in e.coverage if part.is_calibrated]
+    guessed = [part.part for part in e.coverage if not part.is_calibrated]
+    rest = [f"{head}: {', '.join(parts)}" for head, parts in (("measured", known), ("extrapolated", guessed)) if parts]
+    ends = _filled("; ".join([*rest, rests(e.confidence)]), "RESTS")
+    ends += _filled("-v prints every table; --why-not tp=2, --what-if hardware.nic_GBps=100, --log FILE ask on.", "")
+    lines += (
+        _filled(f"one step away: {', '.join(words)} ({counted(len(e.steps), 'neighbour')} tried)", "NEAR")
+        if words
+        else []
+    )
+    return [*lines[: LINES - len(ends)], *ends]
+
+
+def _causes(found: Sequence[Advice]) -> list[str]:
+    """Findings, each with the best remedy that none above it has."""
+    lines, used = list[str](), set[str]()
+    for one in sorted(found, key=lambda one: (one.best is None, -one.share))[:MOST_CAUSES]:
+        remedy = next((r for r in one.remedies if r.helps and r.what not in used), None)
+        lines += _filled(f"{one.topic}: {one.finding}", " " if lines else "LOSES")[:2]
+        if remedy is not None:
+            used.add(remedy.what)
+            beyond = "" if remedy.is_in_space else ", not in the space"
+            lines += _filled(f"{remedy.what}: {remedy.gain:+.1%} tokens/s{beyond}", "   ->")
+    return lines
+
+
+def _shares(parts: Mapping[str, float], whole: float) -> str:
+    shown = sorted(((s, name) for name, s in parts.items() if abs(s) > LEAST_SHARE * whole), reverse=True)
+    return ", ".join(f"{name.replace('_', ' ')} {s / whole:.0%}" for s, name in shown)
+
+
+def comparison_lines(c: Comparison) -> list[str]:
+    """Which figures moved, in which knobs the winners differ, which inputs differ, what each did to the step."""
+    lines = [f"A: {c.a}", f"B: {c.b}"]
+    figures = [
+        _figure(head, a / scale, b / scale) for name, (head, scale) in HEADED.items() for a, b in [c.figures[name]]
+    ]
+    lines += _filled(", ".join(figures), "BEST")
+    knobs = [f"{name} {spoken(a)} -> {spoken(b)}" for name, (a, b) in c.winner.items()]
+    lines += _filled(", ".join(knobs) or "the same configuration wins", "KNOBS")
+    kinds: dict[str, list[str]] = {}
+    for one in c.inputs:
+        kinds.setdefault(_kind(one.what), []).append(one.what)
+    inputs = [f"{names[0]}" if len(names) == 1 else f"{kind} ({len(names)})" for kind, names in kinds.items()]
+    lines += _filled(", ".join(inputs) or "inputs, versions and settings are the same", "INPUTS")
+    if c.recorded is not None and abs(c.recorded[1] / c.recorded[0] - 1.0) > 1e-9:
+        change = c.recorded[1] / c.recorded[0] - 1.0
+        lines += _filled(f"A recorded {c.recorded[0]:,.1f} tokens/s/GPU; today's code says {change:+.2%}.", "")
+    lines += _filled(c.unexplained, "") if c.unexplained else []
+    for place, one in enumerate(c.moved):
+        lines += _filled(_effect(one), "WHY" if not place else "")
+    return [*lines[: LINES - 1], "-v prints every input and figure; --json has all of it."]
+
+
+def _figure(head: str, a: float, b: float) -> str:
+    numbers = (f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" for value in (a, b))
+    return f"{head} {' -> '.join(numbers)}" + (f" ({b / a - 1.0:+.1%})" if a else "")
+
+
+def _kind(what: str) -> str:
+    """`cluster.stack`, `cluster.accelerator.gemm`: the group that an input belongs to."""
+    path = what.split(".")
+    return ".".join(path[: min(len(path) - 1, 3)]) or what
+
+
+def _effect(one: MovedFigure) -> str:
+    """`stack +3.1%: launch -2%, experts -1% of the step`."""
+    if one.change is None:
+        return f"{one.group}: not legal then"
+    parts = sorted(one.parts.items(), key=lambda item: -abs(item[1]))
+    shown = [f"{name.replace('_', ' ')} {change:+.1%}" for name, change in parts if abs(change) > LEAST_EFFECT]
+    return f"{one.group} {one.change:+.2%}" + (f": {', '.join(shown[:6])} of the step" if shown else "")
+
+
+def _filled(text: str, head: str) -> list[str]:
+    indent = INDENT if head else 0
+    return textwrap.wrap(
+        text, COLUMNS, initial_indent=head.ljust(indent), subsequent_indent=" " * (indent or 2), break_on_hyphens=False
+    )
