@@ -91,12 +91,14 @@ def make_space(
     overrides: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     model: Model | None = None,
+    is_started: bool = False,
 ) -> Space:
     """The space that a mapping with the keys of a space file describes; `name` stands for the file in messages.
 
-    model: stands in for the one that the mapping names.
+    model: stands in for the one that the mapping names. is_started: the job of a launch file, whose framework is named
+    for its rules and may be started by another program, which has the adapters.
     """
-    assembly = _Assembly(Document(name, dict(data)), None, None, model)
+    assembly = _Assembly(Document(name, dict(data)), None, None, model, is_started)
     return assembly.space(nodes, overrides, os.environ if environ is None else environ)
 
 
@@ -111,6 +113,7 @@ class _Assembly:
     beside: Path | None
     host_file: Callable[[], Path] | None
     model: Model | None = None
+    is_started: bool = False
     skip: frozenset[str] = frozenset()
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -359,9 +362,9 @@ class _Assembly:
 
         A problem for a framework that runs on no device, and for a device without a framework.
         """
-        has_adapters = shape.workload.task.endswith("lora")
+        task = shape.workload.task
         if shape.framework is None:
-            return {one.name: [default_framework(one.accelerator.vendor, has_adapters=has_adapters)] for one in devices}
+            return {one.name: [default_framework(one.accelerator.vendor, task)] for one in devices}
         loaded = [
             (self._collect(partial(load_framework, name, beside=self.beside, where=self.document.where(keys))), keys)
             for name, keys in self._listed("framework", shape.framework)
@@ -369,9 +372,10 @@ class _Assembly:
         named = [(one, keys) for one, keys in loaded if one is not None]
         runs = {device.name: [one for one, _ in named if one.runs_on(device.accelerator.vendor)] for device in devices}
         for framework, keys in named:
-            if has_adapters and not (framework.is_any or framework.adapters):
+            if self._lacks(framework, task):
                 known = [one for one in framework_names() if load_framework(one).adapters]
-                what = f"{framework.title} has no low-rank adapters here; use {join_words([*known, 'any'])}"
+                known = [] if task == "qlora" else known
+                what = f"{framework.title} has no adapters of {task}; use {join_words([*known, 'any'])}"
                 self.problems.append(self.document.problem(keys, what))
             for device in devices:
                 vendor = device.accelerator.vendor
@@ -384,6 +388,12 @@ class _Assembly:
                 known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
                 self.problems.append(self.document.problem(keys, f"{what}; use {join_words(known)}"))
         return runs
+
+    def _lacks(self, framework: Framework, task: str) -> bool:
+        """Whether a framework cannot start what is trained; contracts with adapters hold frozen weights in BF16."""
+        if self.is_started or framework.is_any or not task.endswith("lora"):
+            return False
+        return task == "qlora" or not framework.adapters
 
     def _named_stacks(self, shape: SpaceFile) -> list[Stack | None]:
         listed = self._listed("stack", shape.stack)

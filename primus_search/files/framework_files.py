@@ -32,6 +32,7 @@ from primus_search.values.machine.framework import (
     Spelling,
 )
 from primus_search.values.machine.stack import GROUP_OF
+from primus_search.values.model import Task
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
 
@@ -43,8 +44,8 @@ _UNKNOWN = {
 }  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
-ADAPTERS_BY_VENDOR = {"amd": "primus", "nvidia": "nemo"}
-"""What starts one that trains low-rank adapters."""
+BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": "nemo"}, "qlora": {}}
+"""What starts one that trains low-rank adapters; beside packed weights none of the contracts."""
 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
@@ -58,9 +59,9 @@ def framework_names() -> tuple[str, ...]:
     return tuple(names(FileKind.FRAMEWORK))
 
 
-def default_framework(vendor: str, *, has_adapters: bool = False) -> Framework:
-    """The framework that is assumed on the devices of a vendor, for a job that trains all weights or adapters."""
-    return load_framework((ADAPTERS_BY_VENDOR if has_adapters else DEFAULT_BY_VENDOR).get(vendor.lower(), ANY))
+def default_framework(vendor: str, task: Task = "pretrain") -> Framework:
+    """The framework that is assumed on the devices of a vendor for a task."""
+    return load_framework(BY_TASK.get(task, DEFAULT_BY_VENDOR).get(vendor.lower(), ANY))
 
 
 def load_framework(text: str, *, beside: Path | None = None, where: str = "framework") -> Framework:

@@ -32,6 +32,7 @@ class Experiment:
     variant       of the framework's stack, where settings of the file mean one (eager: blocks are not compiled)
     written       settings as a file has them, which its framework checks when it starts; empty for a run of a log
     assumed       `axis = value: why` of what a log does not print
+    tuning        `task` and `lora` of its workload; empty where all weights are trained
     program       the launcher whose file it is, where that is not the framework's own; its stacks, by vendor
     device_bytes  memory of its device as its log prints it; 0 where nothing does
     """
@@ -50,6 +51,7 @@ class Experiment:
     written: Settings = field(default_factory=dict)
     assumed: tuple[str, ...] = field(default=())
     program: str = ""
+    tuning: Mapping[str, Any] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     device_bytes: float = 0.0
 

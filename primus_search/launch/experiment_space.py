@@ -11,6 +11,7 @@ from primus_search.declare.space_file import make_space
 from primus_search.declare.variants import stack_fields
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
+from primus_search.launch.adapters import workload_settings
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.refusals import refused
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
@@ -66,6 +67,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "workload": {
             "seq_length": experiment.seq_length or 1,
             "global_batch_size": experiment.global_batch_size or 1,
+            **workload_settings(experiment.tuning, experiment.model),
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
         "search": {"memory_margin": 0.0},
@@ -89,6 +91,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         overrides=sets,
         environ={},
         model=experiment.model,
+        is_started=True,
     )
     set_by_user = stack_fields(text.partition("=")[0] for text in sets)
     decided = {name: value for name, value in experiment.numbers.items() if name not in set_by_user}

@@ -429,7 +429,7 @@ def test_what_cannot_be_trained_is_refused(workload: dict[str, object], message:
 
 
 def test_a_framework_without_adapters_is_refused_and_another_is_assumed() -> None:
-    with pytest.raises(InputError, match="has no low-rank adapters here; use nemo, primus or any"):
+    with pytest.raises(InputError, match="has no adapters of lora; use nemo, primus or any"):
         make_space(TUNED | {"framework": "torchtitan", "workload": {**TUNED["workload"], "task": "lora"}}, environ={})
     nvidia = TUNED | {"hardware": "h100", "workload": {**TUNED["workload"], "task": "lora"}}
     assert make_space(nvidia, environ={}).framework.name == "nemo"

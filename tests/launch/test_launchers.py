@@ -262,27 +262,82 @@ def test_a_file_of_a_launcher_is_priced(folder: Path, name: str) -> None:
 
 
 ADAPTERS = {
-    "swift.sh": ("--dataset", "--tuner_type lora --dataset"),
-    "verl.sh": ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.model.lora_rank=32"),
-    "nemo_rl.yaml": ("activation_checkpointing: false", "peft: {enabled: true}"),
-    "automodel.yaml": ("dataset:", "peft: {_target_: lora.PeftConfig}\ndataset:"),
-    "factory.yaml": ("finetuning_type: full", "finetuning_type: lora"),
-    "trainer.sh": ("--gradient_checkpointing True", "--use_peft True"),
-    "slime.sh": ("--colocate", "--colocate --lora-rank 16"),
+    "swift.sh": ("--dataset", "--tuner_type lora --lora_rank 64 --dataset", 64, ["linear_qkv"]),
+    "verl.sh": (
+        "actor_rollout_ref.rollout.n=8",
+        "actor_rollout_ref.rollout.n=8 actor_rollout_ref.model.lora_rank=32",
+        32,
+        ["linear_qkv"],
+    ),
+    "nemo_rl.yaml": (
+        "activation_checkpointing: false",
+        "peft: {enabled: true, dim: 16, target_modules: [linear_proj]}",
+        16,
+        ["linear_proj"],
+    ),
+    "automodel.yaml": ("dataset:", "peft: {_target_: lora.PeftConfig, dim: 4}\ndataset:", 4, ["linear_q"]),
+    "factory.yaml": (
+        "finetuning_type: full",
+        "finetuning_type: lora\nlora_target: q_proj,v_proj",
+        8,
+        ["linear_q", "linear_v"],
+    ),
+    "trainer.sh": ("--gradient_checkpointing True", "--use_peft True --lora_r 4", 4, ["linear_q", "linear_v"]),
+    "slime.sh": ("--colocate", "--colocate --lora-rank 16", 16, ["linear_qkv"]),
 }
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_adapters_are_refused_by_the_setting_that_asks_for_them(folder: Path, name: str) -> None:
-    (folder / name).write_text(FILES[name].replace(*ADAPTERS[name]), encoding="utf-8")
-    with pytest.raises(InputError, match="trains adapters or a part of the weights alone, which is not modelled"):
+def test_adapters_of_a_file_are_those_of_its_workload(folder: Path, name: str) -> None:
+    *change, rank, trained = ADAPTERS[name]
+    (folder / name).write_text(FILES[name].replace(*change), encoding="utf-8")
+    assert read_experiment(folder / name, 16).tuning["lora"]["rank"] == rank
+    space = space_of(start(folder / name, "h100", 0), [], None, "")
+    assert space.workload.task == "lora"
+    assert space.model.adapters is not None and space.model.adapters.rank == rank
+    assert set(trained) <= set(space.model.adapters.modules)
+
+
+def test_weights_in_four_bits_are_those_of_qlora(folder: Path) -> None:
+    text = FILES["factory.yaml"].replace("finetuning_type: full", "finetuning_type: lora\nquantization_bit: 4")
+    (folder / "factory.yaml").write_text(text, encoding="utf-8")
+    space = space_of(start(folder / "factory.yaml", "h100", 0), [], None, "")
+    assert (space.workload.task, space.model.adapters.base.name) == ("qlora", "nf4")
+
+
+@pytest.mark.parametrize(("name", "given"), {"factory.yaml": "finetuning_type: freeze", "trainer.sh": "--x"}.items())
+def test_a_part_of_the_weights_is_refused_by_the_setting_that_trains_it(folder: Path, name: str, given: str) -> None:
+    old, new = ("finetuning_type: full", given) if name == "factory.yaml" else (
+        "--gradient_checkpointing True", "--tuner_type boft")  # fmt: skip
+    (folder / name).write_text(FILES[name].replace(old, new), encoding="utf-8")
+    with pytest.raises(InputError, match="trains a part of the weights that is not modelled"):
         read_experiment(folder / name, 16)
 
 
-def test_adapters_are_refused_in_a_script_of_megatron(tmp_path: Path) -> None:
+def test_a_pattern_of_modules_is_refused_in_words(folder: Path) -> None:
+    text = FILES["swift.sh"].replace("--dataset", "--tuner_type lora --target_modules '^model.*q_proj$' --dataset")
+    (folder / "swift.sh").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match="is a pattern of modules; name them"):
+        read_experiment(folder / "swift.sh", 16)
+
+
+MEGATRON = (
+    "torchrun --nproc_per_node 8 finetune.py --micro-batch-size 1 --global-batch-size 64 --num-layers 32 "
+    "--hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+    "--swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear --vocab-size 128000 "
+    "--untie-embeddings-and-output-weights --seq-length 4096 --max-position-embeddings 4096 --bf16 "
+    "--tokenizer-type NullTokenizer "
+)
+
+
+def test_adapters_of_a_script_of_megatron_are_read_and_others_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
-    path.write_text("torchrun --nproc_per_node 8 finetune.py --micro-batch-size 1 --num-layers 32 --lora-rank 16")
-    with pytest.raises(InputError, match="lora_rank: 16 trains adapters"):
+    path.write_text(MEGATRON + "--lora-rank 16 --lora-target-modules linear_qkv")
+    space = space_of(start(path, "h100", 1), [], None, "")
+    assert space.workload.task == "lora"
+    assert space.model.trained_params == 32 * 16 * (4096 + 6144)
+    path.write_text(MEGATRON + "--peft-type dora")
+    with pytest.raises(InputError, match="peft_type: dora trains a part of the weights"):
         read_experiment(path)
 
 

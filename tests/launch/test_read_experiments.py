@@ -21,9 +21,9 @@ from primus_search.space import Enumerator
 from primus_search.values.machine.framework import Framework
 from tests.support.judge.checkouts import needs, sources
 
-OTHER_KINDS = ("kimi_k3", "sft")
-"""Names of experiments that train what is not modelled: attention residuals, adapters."""
-REFUSALS = ("lora", "attn_res_block_size")
+OTHER_KINDS = ("kimi_k3",)
+"""Names of experiments that train what is not modelled: attention residuals."""
+REFUSALS = ("attn_res_block_size",)
 """Keys that refuse the model of such an experiment."""
 
 

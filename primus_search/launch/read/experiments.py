@@ -25,6 +25,7 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.source import Document, Keys, did_you_mean, plain, read, shown
+from primus_search.launch.adapters import OF_MEGATRON, SFT, keys_of, tuning_in
 from primus_search.launch.contract import same, translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
@@ -125,12 +126,14 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     document = read(path)
     module = _trainer(document)
     back_end = str(module.get("framework", "megatron"))
+    trained = SFT if TRAINERS[1] in document.data["modules"] else NOTHING
     if back_end == "torchtitan":
         return _torchtitan_of_primus(path, document, module, world, model)
     if back_end in BACK_ENDS:
         given, name = _given_to_back_end(path, document, module, Path("primus/configs/models") / back_end)
         model = model or (None if given.keys() & {"model_name", "hf_path"} else namesake(path, name))
-        return of_given(path, launchers()[BACK_ENDS[back_end]], given, world, model, of_settings)
+        job = of_given(path, launchers()[BACK_ENDS[back_end]], given, world, model, of_settings)
+        return replace(job, tuning=job.tuning or trained)
     if back_end != "megatron":
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan, {', '.join(BACK_ENDS)}"
         raise InputError([document.problem(("modules",), what)])
@@ -140,9 +143,14 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     row, keys = candidate_words(framework, found, loaded, world)
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
-    own = {key: value for key, value in found.items() if origin.get(key, key) in overrides}
+    lora = keys_of(framework)
+    tuning = tuning_in(torchtitan.flattened(filled(document, overrides)), lora)
+    sections = {key.partition(".")[0] for key in lora.read}
+    own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
-    return replace(made, written=found)
+    return replace(
+        made, written={key: value for key, value in found.items() if key not in sections}, tuning=tuning or trained
+    )
 
 
 def _torchtitan_of_primus(
@@ -177,10 +185,6 @@ def _given_to_back_end(
     return given, name
 
 
-ADAPTERS = ("lora", "peft")
-"""Overrides under which adapters alone are trained."""
-
-
 def _trainer(document: Document) -> Mapping[str, Any]:
     """The module of an experiment that trains: pre-training, or fine-tuning of every weight."""
     modules = document.data.get("modules") if isinstance(document.data, dict) else None
@@ -192,12 +196,6 @@ def _trainer(document: Document) -> Mapping[str, Any]:
     module: Mapping[str, Any] = document.data["modules"][name]
     overrides = module.get("overrides") or {}
     _must_be_mapping(document, overrides, ("modules", name, "overrides"))
-    for key in ADAPTERS:
-        given = overrides.get(key)
-        is_off = given in (None, False, "none", "", {}) or (isinstance(given, dict) and given.get("enabled") is False)
-        if not is_off:
-            what = f"{key} trains low-rank adapters alone, which is not modelled; fine-tuning of all weights is"
-            raise InputError([document.problem(("modules", name, "overrides", key), what)])
     return module
 
 
@@ -229,8 +227,10 @@ def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | No
     """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
     refuse_adapters(found, OF_ADAPTERS)
     given, undecided = _decided(_with_deepspeed(found, path.parent))
-    read = _of_arguments(path, given, world, model)
-    return replace(read, assumed=(*read.assumed, *undecided))
+    tuning = tuning_in(given, OF_MEGATRON)
+    own = {key: value for key, value in given.items() if not tuning or key not in OF_MEGATRON.read}
+    read = _of_arguments(path, own, world, model)
+    return replace(read, assumed=(*read.assumed, *undecided), tuning=tuning)
 
 
 def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:

@@ -22,6 +22,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.plain_forms import from_plain
 from primus_search.files.source import Document, parse, plain, shown
+from primus_search.launch.adapters import LoraKeys, tuning_in
 from primus_search.launch.contract import is_off, shortened, whole
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.read.megatron import model_keys, sharded
@@ -57,7 +58,8 @@ class Launcher:
     formulas     settings that several keys give, as sums of products; the first whose keys are all known counts
     defaults     what the launcher takes where a file does not say, under the contract's names, beside its own
     overrules    settings that a value of a key means whatever else the file says
-    adapters     keys under which adapters alone are trained, and the values that say so
+    adapters     keys under which a part of the weights is trained that is not modelled, and the values that say so
+    lora         what it calls the settings of low-rank adapters
     refused      values of keys with which a file is not read, and why
     effects      keys that move time or memory and are not priced, and how; `irrelevant`: those that move neither
     notes        what is said of every file: what of the job is not priced
@@ -86,6 +88,7 @@ class Launcher:
     defaults: Settings = field(default_factory=dict)
     overrules: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    lora: LoraKeys = field(default_factory=LoraKeys)
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     effects: Mapping[str, str] = field(default_factory=dict)
     irrelevant: tuple[str, ...] = ()
@@ -229,6 +232,7 @@ def of_given(
 ) -> Experiment:  # fmt: skip
     """The job of settings under the names of a launcher, as `read_launcher`."""
     refuse_adapters(given, launcher.adapters)
+    tuning = tuning_in(given, launcher.lora)
     for key, reasons in launcher.refused.items():
         why = next((reason for words, reason in reasons.items() if key in given and _fits(str(given[key]), words)), "")
         if why:
@@ -252,6 +256,7 @@ def of_given(
         model_problems=() if read.model else problems or read.model_problems,
         world=started,
         program=launcher.title,
+        tuning=tuning,
         stacks=launcher.stacks,
         written={},
         not_modelled=(*read.not_modelled, *map(_shell, notes)),
@@ -259,18 +264,18 @@ def of_given(
     )
 
 
-OF_ADAPTERS = {"lora*": "*", "peft*": "*", "use_lora": "*"}
-"""Arguments of Megatron's programs under which adapters alone are trained, unless they are off."""
+OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
+"""Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
 
 
 def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
-    """Raises ValueError that names the setting under which low-rank adapters alone are trained."""
+    """Raises ValueError that names the setting under which a part of the weights is trained that is not modelled."""
     for key, value in given.items():
         says = next((pattern for name, pattern in own.items() if fnmatchcase(key, name)), "")
         if says and not is_off(value) and _fits(str(value), says):
             raise ValueError(
-                f"{key}: {shortened(value)} trains adapters or a part of the weights alone, which is not modelled; "
-                "fine-tuning of all weights is"
+                f"{key}: {shortened(value)} trains a part of the weights that is not modelled; "
+                "low-rank adapters and fine-tuning of all weights are"
             )
 
 
@@ -289,7 +294,7 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
 def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[str]]:
     """Settings under the names of the contract, and a note of each that is not among them."""
     read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
-    read |= {*launcher.adapters, *launcher.refused, *launcher.sizes}
+    read |= {*launcher.adapters, *launcher.lora.read, *launcher.refused, *launcher.sizes}
     of_formulas = _of_formulas(launcher)
     found: dict[str, Any] = {}
     notes: list[str] = []

@@ -7,6 +7,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
+from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.write import megatron, nemo, primus, torchtitan
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.shell import Text, launch_file
@@ -47,6 +48,7 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         known = ", ".join(WRITERS)
         what = f"no job starts from {job.framework.title!r}; name one of {known} with --framework"
         raise InputError([Problem("--format", what)])
+    adapter_settings(job.framework, job.workload)  # a framework without them is refused before any file
     files = dict(WRITERS[name](job))
     if format_name == SLURM:
         files[SLURM_FILE] = launch_file(job, SLURM_FILE, script=f"{name}.sh")

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
@@ -38,7 +39,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     found["model.vocab_size"] = job.model.vocab_size
     found["model.share_embeddings_and_output_weights"] = job.model.is_tied
     found["model.add_bias_linear"] = job.model.has_linear_bias
-    return found
+    return found | adapter_settings(job.framework, job.workload)
 
 
 def _activation(model: Model) -> str:
@@ -49,6 +50,8 @@ def _activation(model: Model) -> str:
 def by_hand(job: LaunchJob) -> list[str]:
     """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
     model, lines = job.model, []
+    if model.adapters is not None:
+        lines.append("RECIPE: one of LoRA, for example llama3_8b_peft_config; --dataset and checkpoint of your task")
     if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
@@ -74,6 +77,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
     values: dict[str, Any] = {
         "words": [shlex.quote(f"{name}={_value(value)}") for name, value in overrides(job).items()],
         "seq_length": job.workload.seq_length,
+        "mode": "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else "",
     }
     return {"nemo.sh": launch_file(job, "nemo.sh", own + by_hand(job) + edits(job), **values)}
 

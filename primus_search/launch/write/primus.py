@@ -7,6 +7,7 @@ plain language model and writes every size. What Primus' defaults would set othe
 from typing import Any
 
 from primus_search.files.source import written
+from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file, safe_name
@@ -53,22 +54,38 @@ def experiment(job: LaunchJob) -> Text:
     name = safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
     sizes = _constants(job) if own else _sizes(job)
-    training = {"mock_data": True, "train_data_path": None, "valid_data_path": None, "test_data_path": None}
+    has_text = job.model.adapters is not None
+    training: dict[str, Any] = (
+        {}
+        if has_text
+        else {"mock_data": True} | dict.fromkeys(("train_data_path", "valid_data_path", "test_data_path"))
+    )
     training |= argument_table("training") | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
+    tuned = nested(adapter_settings(job.framework, job.workload))
     module = {
         "framework": "megatron",
-        "config": "pre_trainer.yaml",
+        "config": "sft_trainer.yaml" if tuned else "pre_trainer.yaml",
         "model": own or PLAIN_MODEL,
-        "overrides": sizes | overrides(job) | training,
+        "overrides": sizes | overrides(job) | training | tuned,
     }
     data = {
         "work_group": "${PRIMUS_TEAM:amd}",
         "user_name": "${PRIMUS_USER:root}",
         "exp_name": f"${{PRIMUS_EXP_NAME:{name}}}",
         "workspace": "${PRIMUS_WORKSPACE:./output}",
-        "modules": {"pre_trainer": module},
+        "modules": {"post_trainer" if tuned else "pre_trainer": module},
     }
-    return launch_file(job, "notes.txt", edits(job), written(data))
+    own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
+    return launch_file(job, "notes.txt", [*own_data, *edits(job)], written(data))
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of keys with a dot as sections."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        found.setdefault(section, {})[name] = value
+    return found
 
 
 def _constants(job: LaunchJob) -> dict[str, Any]:

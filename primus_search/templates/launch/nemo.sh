@@ -9,6 +9,6 @@ OVERRIDES=(
 {% endfor %}
 )
 {% include "launch/torchrun.sh" %}
-  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset {{ options.dataset }} \
+  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset {{ options.dataset }}{{ " --mode " ~ mode if mode }} \
   --seq_length {{ seq_length }} \
   "${OVERRIDES[@]}" "$@"

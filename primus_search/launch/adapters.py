@@ -1,0 +1,141 @@
+"""Low-rank adapters in launch files: what settings of a file train, and the settings of adapters.
+
+    tuning_in({"tuner_type": "lora", "lora_rank": 8}, keys)      # {"task": "lora", "lora": {"rank": 8, ...}}
+
+The keys of a launcher are `lora` of its table, those of a framework `adapters` of its contract.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from primus_search.launch.contract import is_off
+from primus_search.launch.write.job import Inexpressible
+from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.model import Model
+from primus_search.values.model.adapters import EACH, FC1, JOINT, QKV, modules_of
+from primus_search.values.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraKeys:
+    """What a launcher calls the settings of adapters; the first key that a file sets counts.
+
+    when      keys, which may have `*`, and the values with which a file trains adapters
+    bases     formats of frozen weights by the value of a key
+    defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
+    """
+
+    when: Mapping[str, str] = field(default_factory=dict)
+    rank: tuple[str, ...] = ()
+    alpha: tuple[str, ...] = ()
+    dropout: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    defaults: Settings = field(default_factory=dict)
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Every key."""
+        return frozenset((*self.when, *self.rank, *self.alpha, *self.dropout, *self.modules, *self.bases))
+
+
+SFT: Mapping[str, Any] = {"task": "sft"}
+"""What a post-training job trains that has no adapters."""
+OF_MEGATRON = LoraKeys(
+    when={"lora_rank": "[1-9]*", "lora_dim": "[1-9]*"},
+    rank=("lora_rank", "lora_dim"),
+    alpha=("lora_alpha",),
+    dropout=("lora_dropout",),
+    modules=("lora_target_modules", "target_modules"),
+)
+"""Arguments of programs that add adapters to Megatron-LM, which has none itself."""
+
+
+def keys_of(framework: Framework) -> LoraKeys:
+    """The keys of a framework's contract; of one without adapters those of no file."""
+    own = framework.adapters
+    if not own:
+        return LoraKeys()
+    named: dict[str, Any] = {name: (own[name],) for name in ("rank", "alpha", "dropout", "modules")}
+    return LoraKeys(when={own["switch"]: "true"} if "switch" in own else {}, **named)
+
+
+def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
+    """`task` and `lora` of a workload as a file says them; empty where it trains all weights.
+
+    Raises ValueError for a pattern of modules, or a setting that is no number.
+    """
+    if not any(_has(given, key, words) for key, words in keys.when.items()):
+        return {}
+    found: dict[str, Any] = dict(keys.defaults)
+    for name, kind in (("rank", int), ("alpha", float), ("dropout", float)):
+        key = next((key for key in keys.__getattribute__(name) if not is_off(given.get(key))), "")
+        if key:
+            try:
+                found[name] = kind(str(given[key]))
+            except ValueError:
+                raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
+    key = next((key for key in keys.modules if not is_off(given.get(key))), "")
+    found["modules"] = _listed(key, given[key]) if key else list(found.get("modules", []))
+    of_base = (words[value] for key, words in keys.bases.items() if (value := str(given.get(key)).lower()) in words)
+    base = next(of_base, "")
+    return {"task": "qlora" if base else "lora", "lora": found | ({"base": base} if base else {})}
+
+
+def _has(given: Settings, key: str, words: str) -> bool:
+    values = (value for name, value in given.items() if fnmatchcase(name, key) and not is_off(value))
+    return any(fnmatchcase(str(value).lower(), one) for value in values for one in words.split("|"))
+
+
+_NAME = re.compile(r"[A-Za-z_][\w-]*")
+
+
+def _listed(key: str, value: Any) -> list[str]:
+    """Names of modules from a list or a text of them. Raises ValueError for a pattern."""
+    names = value if isinstance(value, list | tuple) else re.split(r"[\s,]+", str(value).strip("[]() "))
+    names = [str(one).strip("'\" ") for one in names if str(one).strip("'\" ")]
+    if odd := [one for one in names if not _NAME.fullmatch(one)]:
+        raise ValueError(f"{key}: {odd[0][:80]!r} is a pattern of modules; name them (linear_qkv, q_proj ...)")
+    return names
+
+
+def workload_settings(tuning: Mapping[str, Any], model: Model | None) -> dict[str, Any]:
+    """The keys of a workload for what a file trains, its modules as the framework matches them in a model."""
+    if "lora" not in tuning or model is None:
+        return dict(tuning)
+    modules = list(modules_of(model, tuple(tuning["lora"]["modules"])))
+    return {**tuning, "lora": {**tuning["lora"], "modules": modules or ["all-linear"]}}
+
+
+def adapter_settings(framework: Framework, workload: Workload) -> dict[str, Any]:
+    """The settings of adapters under the names of a contract; empty for a job that trains all weights.
+
+    Raises `Inexpressible` where the framework has none, or not these.
+    """
+    adapters, own = workload.adapters, framework.adapters
+    if adapters is None:
+        return {}
+    if not own:
+        raise Inexpressible(f"{framework.title} has no low-rank adapters; nemo and primus start such a job")
+    if adapters.base.is_packed:
+        raise Inexpressible(f"{framework.title} holds frozen weights in BF16, not {adapters.base.name}; no launch file")
+    if apart := sorted({*QKV, *FC1} & set(adapters.modules)):
+        raise Inexpressible(
+            f"{framework.title} has one adapter for a joint product, not {', '.join(apart)}; "
+            "use linear_qkv and linear_fc1"
+        )
+    if EACH in adapters.modules:
+        raise Inexpressible(f"{framework.title} has one adapter for all experts of a layer; use {JOINT}, not {EACH}")
+    joint = ("linear_fc1", "linear_fc2") if JOINT in adapters.modules else ()
+    modules = [*dict.fromkeys((*(one for one in adapters.modules if one != JOINT), *joint))]
+    values: Sequence[tuple[str, Any]] = (
+        ("switch", True),
+        ("rank", adapters.rank),
+        ("alpha", round(adapters.alpha)),
+        ("dropout", adapters.dropout),
+        ("modules", modules),
+    )
+    return {own[name]: value for name, value in values if name in own}
