@@ -196,7 +196,7 @@ def _moved(group: str, before: Figures | None, after: Figures | None) -> MovedFi
     parts = {}
     if before is not None and after is not None:
         parts = {name: (after.step[name] - s) / before.step_s for name, s in before.step.items()}
-    rates = [one and one.expected_tokens_per_s_per_gpu for one in (before, after)]
+    rates = [None if one is None else one.expected_tokens_per_s_per_gpu for one in (before, after)]
     return MovedFigure(group=group, before=rates[0] or 0.0, after=rates[1], parts=parts)
 
 

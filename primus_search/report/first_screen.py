@@ -15,7 +15,7 @@ from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
 
 COLUMNS, LINES = 80, 24
-LEAST_LINES = 18  # under a table of many clusters
+LEAST_LINES = 16  # under a table of many clusters
 INDENT = 6
 TERA = 1e12
 _WHAT, _WHEN = 31, 27  # widths of the two columns of words; the figures take the rest

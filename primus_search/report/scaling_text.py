@@ -1,5 +1,6 @@
 """The scaling table of several machines and sizes: rate with band, days, chance, cost, energy, side by side."""
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from primus_search.analysis.goals import assumptions
@@ -42,7 +43,7 @@ def scaling_lines(result: SearchResult, *, is_verbose: bool = False) -> list[str
             shown.remove(name)
     lines = [_line(" ", {name: name for name in shown}, width)]
     lines += [_line(">" if rung is best else " ", row, width, shown) for rung, row in zip(rungs, cells, strict=True)]
-    lines += assumptions(result)
+    lines += [line for text in assumptions(result) for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
     if goal.tokens and is_verbose:
         lines += rendered("goodput.txt", rungs=rungs, counted=counted, GB=GB).splitlines()
     return lines

@@ -92,8 +92,8 @@ def comparison_lines(c: Comparison) -> list[str]:
         change = c.recorded[1] / c.recorded[0] - 1.0
         lines += _filled(f"A recorded {c.recorded[0]:,.1f} tokens/s/GPU; today's code says {change:+.2%}.", "")
     lines += _filled(c.unexplained, "") if c.unexplained else []
-    for place, one in enumerate(c.moved):
-        lines += _filled(_effect(one), "WHY" if not place else "")
+    for place, moved in enumerate(c.moved):
+        lines += _filled(_effect(moved), " " if place else "WHY")
     return [*lines[: LINES - 1], "-v prints every input and figure; --json has all of it."]
 
 
