@@ -96,3 +96,22 @@ def test_a_higher_rank_never_needs_less_nor_takes_less() -> None:
 def test_fine_tuning_of_all_weights_costs_what_training_does() -> None:
     sft = projected(replace(TRAINED, task="sft"))
     assert np.array_equal(sft.step.total, projected(TRAINED).step.total)
+
+
+def test_a_row_of_adapters_costs_the_same_alone_as_in_a_table() -> None:
+    """No term reads a column that its key does not hold."""
+    chance, rows = np.random.default_rng(0), 12
+    axes: dict[str, list[int]] = {
+        "tp": [1, 2], "pp": [1, 2], "cp": [1, 2], "ep": [1, 2, 4], "etp": [1, 2], "micro_batch_size": [1, 2],
+        "sequence_parallel": [0, 1], "sharding": [0, 1, 2, 3, 4], "recompute": [0, 1, 2], "fp8": [0, 1],
+        "grouped_gemm": [0, 1], "optimizer": [0, 1],
+    }  # fmt: skip
+    c = Candidates.table(**{name: chance.choice(values, rows) for name, values in axes.items()})
+    job = Job(MOE, CLUSTER, lora(FOUR_BITS, modules=("linear_qkv", "experts"), dropout=0.1))
+    table = Projector(job)
+    memory, step, bound = table.memory(c).total, table.step(c).total, table.bound(c)
+    assert np.all(bound <= step * (1.0 + 1e-9))
+    for row in range(rows):
+        alone = Projector(job).project(c.take(np.array([row])))
+        assert alone.memory.total[0] == memory[row]
+        assert alone.step.total[0] == step[row]

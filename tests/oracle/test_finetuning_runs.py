@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from primus_search.cost.project import Projector
 from primus_search.declare.space_file import make_space
 from primus_search.space import Enumerator
 from primus_search.values.knobs import KNOBS
 
+pytestmark = pytest.mark.slow
 RUNS = Path(__file__).with_name("data") / "finetuning_runs.csv"
 PLAIN = {knob.name: knob.word(knob.default) for knob in KNOBS if not knob.detail_of}
 

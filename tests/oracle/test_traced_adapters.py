@@ -20,6 +20,7 @@ from primus_search.values.model import Adapters
 from primus_search.values.workload import Workload
 from tests.support.traced_flops import layer_flops
 
+pytestmark = pytest.mark.slow
 DENSE, LATENT, EXPERTS = "llama3.1_8b", "deepseek_v3", "qwen3_30b_a3b"
 STACK = load_stack("megatron_core_2026")
 SEQ = 4096
