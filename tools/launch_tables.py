@@ -1,6 +1,7 @@
-"""Tables of what frameworks ship under a name, from their sources: torchtitan's flavors, Megatron-Bridge's recipes.
+"""Tables of what frameworks ship under a name, from their sources: torchtitan's flavors and configurations, recipes.
 
     python -m tools.launch_tables torchtitan .venv/lib/python3.11/site-packages > spaces/keys/torchtitan_flavors.yaml
+    python -m tools.launch_tables torchtitan_configs CHECKOUT > spaces/keys/torchtitan_configs.yaml
     python -m tools.launch_tables nemo .venv/lib/python3.11/site-packages > spaces/keys/nemo_recipes.yaml
 
 Sources are read as text (`ast`), never imported.
@@ -14,8 +15,12 @@ from typing import Any
 
 import yaml
 
+from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.source import read
+from primus_search.launch.contract import is_ignored
+from primus_search.launch.read.python_calls import PythonModule
+from primus_search.launch.read.torchtitan_config import functions_of, settings_of
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
@@ -162,12 +167,25 @@ def _assigned(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
                 yield name.removeprefix("cfg."), node.value
 
 
-TABLES = {"torchtitan": torchtitan, "nemo": nemo}
+def torchtitan_configs(site: Path) -> dict[str, Any]:
+    """Settings of every configuration function of a language model by family; what moves nothing is left out."""
+    framework, found = load_framework("torchtitan"), dict[str, Any]()
+    listed = known_keys(framework.keys)
+    for family in SOURCES["configured_families"]:
+        module = PythonModule.of(site / "torchtitan" / "models" / family / "config_registry.py")
+        for name in functions_of(module):
+            given = settings_of(module.returned(name))
+            kept = {key: one for key, one in given.items() if not is_ignored(framework, listed, key)}
+            found.setdefault(family, {})[name] = kept
+    return found
+
+
+TABLES = {"torchtitan": torchtitan, "torchtitan_configs": torchtitan_configs, "nemo": nemo}
 
 
 def main(name: str, site: str) -> int:
     """Print a table as YAML, its source first."""
-    package = {"torchtitan": "torchtitan", "nemo": "megatron_bridge"}[name]
+    package = "megatron_bridge" if name == "nemo" else "torchtitan"
     release = next((p.name.split("-")[1].removesuffix(".dist") for p in Path(site).glob(f"{package}-*.dist-info")), "")
     release = release.removesuffix(".dist")
     print(f"# Written by `python -m tools.launch_tables {name}` from {package} {release} as pip installs it.")

@@ -2,7 +2,8 @@
 
     python -m tools.setting_verdicts megatron ../Megatron-LM          # a checkout, or a folder with `megatron/`
     python -m tools.setting_verdicts primus ../Primus
-    python -m tools.setting_verdicts torchtitan .venv/lib/python3.11/site-packages
+    python -m tools.setting_verdicts torchtitan ../torchtitan         # 0.3.0
+    python -m tools.setting_verdicts torchtitan@0.2.2 .venv/lib/python3.11/site-packages
     python -m tools.setting_verdicts nemo ../Megatron-Bridge/src      # or megatron-core as pip installs it
 
 Sources are read as text (`ast`, YAML), never imported. A verdict is one of: read (an axis, a number of the workload or
@@ -25,6 +26,7 @@ from primus_search.launch.contract import NEGATION, is_ignored
 from primus_search.launch.read import torchtitan
 from primus_search.launch.read.megatron import model_keys
 from primus_search.values.machine.framework import Framework
+from tools.argument_tables import of_classes
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
@@ -32,6 +34,8 @@ SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 def settings_of_source(name: str, root: Path) -> frozenset[str]:
     """Every setting that the sources of a framework below a folder take, by its name in our lists."""
     if name == "torchtitan":
+        return frozenset(one.name for one in of_classes([root], {"": ("torchtitan/trainer.py", "Trainer.Config")}))
+    if name.startswith("torchtitan@"):
         files = sorted(root.glob("**/torchtitan/config/job_config.py"))
         return frozenset(_sections(files[0])) if files else frozenset()
     if name == "primus":

@@ -406,13 +406,12 @@ class _Assembly:
         self, shape: SpaceFile, hardware: Hardware, framework: Framework, model: Model | None
     ) -> Stack | None:
         """The stack that runs under a framework that was named, else the one of the hardware file."""
-        own = framework.stacks.get(hardware.accelerator.vendor) if shape.framework is not None else None
-        name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
-        said = framework.stack_notes.get(hardware.accelerator.vendor)
-        self.notes += [said] if own and said and said not in self.notes else []
+        vendor = hardware.accelerator.vendor
         variant = next((one for fact, one in framework.variants.items() if model and FACTS[fact](model)), "")
-        if name is not None and variant:
-            name = f"{name}@{variant}"
+        own = framework.stack_of(vendor, variant) if shape.framework is not None else None
+        name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
+        said = framework.stack_notes.get(vendor)
+        self.notes += [said] if own and said and said not in self.notes else []
         if name is None:
             name, where = hardware.default_stack, f"{hardware.path} @ $.default_stack"
         if name is None:

@@ -20,6 +20,7 @@ from primus_search.files.search_path import FileKind, find, name_and_version, na
 from primus_search.files.source import Document, Keys, did_you_mean, read
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
+from primus_search.space.rules import RULES
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import (
     ANY,
@@ -41,6 +42,7 @@ _JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers"
 _UNKNOWN = {
     "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
     "number": "no number of a stack has that name", "before": "is none of the releases",
+    "overrules": "is no rule of every job",
 }  # fmt: skip
 DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 """What starts a job unless a space or a flag says otherwise; on other devices no framework is assumed."""
@@ -50,7 +52,7 @@ BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "before", "adapters",
+    "variants", "decides", "before", "overrules", "adapters",
 )  # fmt: skip
 
 
@@ -110,8 +112,10 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
     shared = key_table(str(data["keys"])).get("decides", ()) if "keys" in data else ()
     known = {"schedules": schedule_names(), "knobs": DEFAULTS, "number": GROUP_OF, "until": ("", *releases),
-             "before": releases}  # fmt: skip
+             "before": releases, "overrules": [one.name for one in RULES]}  # fmt: skip
     reader = _Reader(document, problems, known)
+    for rule in data.get("overrules", ()):
+        reader.check(("overrules",), str(rule), "overrules")
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
     joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}
@@ -124,6 +128,7 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
         spellings={**base.spellings, **reader.named(Spelling, "knobs", data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
         lifted=(*(newer.lifted if newer else ()), *(one for one in requires if one.until)),
+        overrules=tuple(map(str, data.get("overrules", base.overrules))),
         idles=(*base.idles, *reader.listed(Idle, "idles", data.get("idles", []))),
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **table.effects, **data.get("effects", {})},
@@ -143,7 +148,8 @@ class _Reader:
     def __init__(self, document: Document, problems: list[Problem], known: Mapping[str, Collection[str]]) -> None:
         self._document, self._problems, self._known = document, problems, known
 
-    def _check(self, keys: Keys, word: str, kind: str) -> None:
+    def check(self, keys: Keys, word: str, kind: str) -> None:
+        """Notes a word that is none of the known ones of its kind."""
         if word not in self._known[kind]:
             near = "" if kind == "schedules" else did_you_mean(word, self._known[kind])
             given = f"{word!r} " if kind == "until" else ""
@@ -152,7 +158,7 @@ class _Reader:
     def named(self, cls: type[Part], section: str, data: Mapping[str, Any]) -> dict[str, Part]:
         """The entries of a section by their names, which are schedules or axes."""
         for name in data:
-            self._check((section, name), name, section)
+            self.check((section, name), name, section)
         return {name: self._built(cls, (section, name), one) for name, one in data.items()}
 
     def listed(self, cls: type[Part], section: str, data: Sequence[Mapping[str, Any]]) -> list[Part]:
@@ -161,7 +167,7 @@ class _Reader:
             if cls is Requirement:
                 self._condition((section, i, "holds"), str(one.get("holds", "")))
             for kind in {"decides": ("number",), "requires": ("until",)}.get(section, ()):
-                self._check((section, i, kind), str(one.get(kind, "")), kind)
+                self.check((section, i, kind), str(one.get(kind, "")), kind)
         return [self._built(cls, (section, i), one) for i, one in enumerate(data)]
 
     def kept(self, inherited: Sequence[Requirement], lifted: Sequence[str]) -> tuple[Requirement, ...]:
@@ -177,7 +183,7 @@ class _Reader:
     ) -> dict[str, Framework]:
         """The contracts of releases before those that the changes name, each over the next newer one, oldest first."""
         for until in changes:
-            self._check(("before", until), until, "before")
+            self.check(("before", until), until, "before")
         older, newer = dict[str, Framework](), found
         for until in (one for one in reversed(found.releases) if one in changes):
             place = ("before", until)

@@ -17,7 +17,6 @@ from primus_search.launch.refusals import refused
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
 from primus_search.space import AXES, Space
 from primus_search.values.knobs import KNOB, KNOBS
-from primus_search.values.machine.framework import Framework
 from primus_search.values.machine.stack import number_of, with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
 
@@ -74,7 +73,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "gpus_per_node": begun.per_node,
     }
     if stack is None and experiment.variant and not framework:
-        stack = _variant(experiment.framework, begun.hardware, experiment.variant)
+        vendor = load_hardware(begun.hardware).accelerator.vendor
+        stack = experiment.framework.stack_of(vendor, experiment.variant)
     if stack is None and experiment.stacks and not framework:
         stack = experiment.stacks.get(load_hardware(begun.hardware).accelerator.vendor)
     if stack is not None:
@@ -124,12 +124,6 @@ def _word(value: Any) -> str:
 
 STACK = "stack"
 """The word of an axis for what the stack has anyway."""
-
-
-def _variant(framework: Framework, hardware: str, variant: str) -> str | None:
-    """The framework's own stack on some hardware in a variant; None where its contract names no stack."""
-    own = framework.stacks.get(load_hardware(hardware).accelerator.vendor)
-    return f"{own}@{variant}" if own else None
 
 
 def _without_vocabulary(sets: list[str]) -> tuple[list[str], int | None]:

@@ -67,15 +67,23 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A release of a framework with its tables: `arguments`, and the rows of some files that name `rows` as source."""
+    """A release of a framework with its tables: `arguments`, and the rows of some files that name `rows` as source.
+
+    short  the list of known keys whose `short` names settings with dots for rows, beside the last parts of their names
+    """
 
     arguments: str
     rows: tuple[tuple[str, str], ...]
+    short: str = ""
 
 
 RELEASES: Mapping[str, tuple[Release, ...]] = {
     "megatron": tuple(
         Release(arguments=f"megatron@{core}", rows=(("megatron", core),)) for core in ("core_0.20", "core_0.16")
+    ),
+    "torchtitan": tuple(
+        Release(arguments=f"torchtitan@{at}", rows=(("torchtitan", at),), short="torchtitan")
+        for at in ("0.3.0", "0.2.2")
     ),
     "primus": (Release(arguments="primus", rows=(("megatron", "core_0.16"), ("primus", "primus"))),),
 }
@@ -174,6 +182,7 @@ def resolved_start(
         except ValueError as error:
             source = f"arguments of {release.arguments}"
             problems.append(Refusal(name=key, reason=str(error), cure="write one", source=source))
+    settings |= _shortened(release, settings, given)
     settings |= {"world_size": world, "device_arch": device, "te_version": TE_VERSION}
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")
@@ -183,6 +192,18 @@ def resolved_start(
         parts = expand(str(text))
         settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
     return settings, problems
+
+
+def _shortened(release: Release, settings: Settings, given: Settings) -> dict[str, Any]:
+    """Settings with dots under the names that rows have for them, and what no argument is: facts of the model."""
+    if not release.short:
+        return {}
+    known = {**{key: value for key, value in given.items() if key not in settings}, **settings}
+    listed = sorted(known, key=lambda key: key.startswith(("training.", "parallelism.")))  # theirs of several so called
+    short: Mapping[str, str] = key_table(release.short)["short"]
+    return {key.rpartition(".")[2]: known[key] for key in listed} | {
+        name: known[key] for name, key in short.items() if key in known
+    }
 
 
 VARIABLE = "env_"

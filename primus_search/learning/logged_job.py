@@ -88,7 +88,8 @@ def logged_job(reading: LogReading, world: int = 0, model: Model | None = None) 
     return replace(started, **own, not_modelled=(*started.not_modelled, *reading.not_modelled))
 
 
-UNPRINTED = {"torchtitan": {"activation_checkpoint.mode": "none"}}
+TITAN = "torchtitan@0.2.2"
+UNPRINTED = {TITAN: {"activation_checkpoint.mode": "none"}}
 """Settings by contract that stand for an axis which no line of a log is about, where the default needs more settings of
 the job file to be read."""
 
@@ -121,7 +122,7 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
 
 def is_dump(reading: LogReading) -> bool:
     """Whether a log prints all that its program is set to, so that what it does not print is at its default."""
-    if reading.contract == "torchtitan":  # announces what is on
+    if reading.contract == TITAN:  # announces what is on
         return any(key.startswith("compile.") for key in reading.settings)
     return len(reading.settings) >= (experiments.LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED)
 
@@ -131,10 +132,10 @@ def _degrees(framework: Framework, reading: LogReading) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (*PARALLEL, "micro_batch_size", "vpp"):
         value = printed_count(reading, name)
-        if value is not None and not (name == "vpp" and reading.contract == "torchtitan"):
+        if value is not None and not (name == "vpp" and reading.contract == TITAN):
             found[framework.spellings[name].key] = value
     names = {"seq_length": "seq_length", "global_batch_size": "global_batch_size"}
-    if reading.contract == "torchtitan":
+    if reading.contract == TITAN:
         found["training.local_batch_size"] = printed_count(reading, "micro_batch_size")
         names = {"training.seq_len": "seq_length", "training.global_batch_size": "global_batch_size"}
     return found | {key: value for key, name in names.items() if (value := printed_count(reading, name)) is not None}

@@ -239,7 +239,8 @@ CONDITIONALS: tuple[tuple[str, Keeps], ...] = tuple(
 def rules_of(framework: Framework, constraints: Sequence[Constraint] = ()) -> tuple[Rule, ...]:
     """Every rule that binds a job of the framework, then the user's; the union's own rules for `any`."""
     own = UNION_RULES if framework.is_any else [*_expressible(framework), *_required(framework)]
-    return (*RULES, *own, *(Rule.of(one.text, one.text, "a constraint of the space") for one in constraints))
+    common = (one for one in RULES if one.name not in framework.overrules)
+    return (*common, *own, *(Rule.of(one.text, one.text, "a constraint of the space") for one in constraints))
 
 
 def conditionals_of(framework: Framework) -> tuple[tuple[str, Keeps], ...]:

@@ -216,7 +216,7 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
 """
     columns = "dp, edp, microbatches, layers_per_stage, most_layers, cp_inner_ranks, world, nodes, gpus_per_node, "
     columns += "gpus_per_domain, host_copy_GBps, host_update_GBps, seq_length, num_experts, expert_ffn_hidden, "
-    columns += "num_mtp_layers, " + ", ".join(FACTS)
+    columns += "num_kv_heads, num_mtp_layers, " + ", ".join(FACTS)
     assert message(text).splitlines() == [
         f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",
         "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "
@@ -307,9 +307,9 @@ def test_models_that_extend_themselves_are_refused() -> None:
 
 
 def test_an_axis_that_a_framework_has_no_key_for_has_its_plain_value() -> None:
-    """torchtitan has no key for `tp_overlap`, which is on where there is a choice: tensor parallelism stays legal."""
+    """torchtitan 0.2.2 has no key for `tp_overlap`, on where there is a choice: tensor parallelism stays legal."""
     space = make_space(
-        {"model": "llama3_8b", "hardware": "h100", "nodes": 1, "framework": "torchtitan",
+        {"model": "llama3_8b", "hardware": "h100", "nodes": 1, "framework": "torchtitan@0.2.2",
          "workload": {"seq_length": 4096, "global_batch_size": 64}, "space": {"pp": 1, "cp": 1}}
     )  # fmt: skip
     assert space.axis("tp_overlap").values == (False,)

@@ -22,31 +22,41 @@ STACKS = {
     "mi300x": "primus_torchtitan",
     "mi355x": "primus_torchtitan",
 }
+RELEASES = {"torchtitan@0.2.2": ("torchtitan.toml", "hybrid", {}),
+            "torchtitan": ("searched.py", "rowwise", {one: f"{one}@2026" for one in STACKS.values()})}  # fmt: skip
+"""Main file of each release, a format of FP8 that it has, and the stacks that it runs on where these are others."""
 AXES = {
     "tp": [1, 2], "pp": [1, 2], "cp": 1, "vpp": [1, 3], "micro_batch_size": [1, 2], "recompute": ["none", "op_sac"],
-    "fp8": ["none", "hybrid"], "schedule": ["1f1b", "interleaved"],
+    "schedule": ["1f1b", "interleaved"],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", ["", "@eager"])
+@pytest.mark.parametrize("variant", ["", "eager"])
 @pytest.mark.parametrize("hardware", STACKS)
-def test_a_torchtitan_file_read_back_has_the_numbers_of_its_row(hardware: str, variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_torchtitan_file_read_back_has_the_numbers_of_its_row(
+    release: str, hardware: str, variant: str, tmp_path: Path
+) -> None:
     if variant and hardware not in ("h200", "mi300x"):
         pytest.skip("the variant is one of two stacks")
     model = tmp_path / "own.json"
     model.write_text(json.dumps(OWN_MODEL))
-    space = {"name": "own", "model": str(model), "hardware": hardware, "nodes": 2, "framework": "torchtitan",
-             "workload": {"seq_length": 8192, "global_batch_size": 64}, "space": AXES}  # fmt: skip
+    main, fp8, others = RELEASES[release]
+    stack = others.get(STACKS[hardware], STACKS[hardware])
+    stack += ("-" if "@" in stack else "@") + variant if variant else ""
+    space = {"name": "own", "model": str(model), "hardware": hardware, "nodes": 2, "framework": release,
+             "workload": {"seq_length": 8192, "global_batch_size": 64},
+             "space": AXES | {"fp8": ["none", fp8]}}  # fmt: skip
     if variant:
-        space["stack"] = STACKS[hardware] + variant
-    assert make_space(space, name="own", environ={}).cluster.stack.reference == STACKS[hardware] + variant
+        space["stack"] = stack
+    assert make_space(space, name="own", environ={}).cluster.stack.reference == stack
     file, folder, exports = tmp_path / "own.yaml", tmp_path / "run", tmp_path / "exports"
     file.write_text(json.dumps(space))
     runner = CliRunner()
     done = runner.invoke(app, ["run", str(file), "--bench", "off", "--workers", "1", "--out", str(folder)])
     assert done.exit_code == 0, done.output
     assert runner.invoke(app, ["export", str(folder), "1", "--out", str(exports)]).exit_code == 0
-    launch = exports / "1" / "torchtitan.toml"
+    launch = exports / "1" / main
     read = runner.invoke(app, ["project", str(launch), "--hardware", hardware, "--nodes", "2", "--json"])
     assert read.exit_code == 0, read.output
     figures, row = json.loads(read.output), next(csv.DictReader((folder / "ranking.csv").open()))
@@ -76,10 +86,16 @@ def test_no_command_is_printed_that_export_refuses(tmp_path: Path) -> None:
     assert "primus-search export" not in done.output
 
 
-def test_gpt_oss_is_priced_uncompiled_for_torchtitan_alone() -> None:
-    """models/gpt_oss/infra/parallelize.py of torchtitan 0.2.2 compiles no blocks."""
-    for framework, stack in {"torchtitan": "torchtitan@eager", "nemo": "megatron_core_2026"}.items():
-        space = {"model": "gpt_oss_20b", "hardware": "h100", "nodes": 2, "framework": framework,
+def test_the_stack_of_torchtitan_is_that_of_its_release_and_the_model() -> None:
+    """0.2.2 compiles no blocks of GPT-OSS (models/gpt_oss/infra/parallelize.py), 0.3.0 whole logits with MTP."""
+    stacks = {
+        ("gpt_oss_20b", "torchtitan@0.2.2"): "torchtitan@eager",
+        ("gpt_oss_20b", "torchtitan"): "torchtitan@2026",
+        ("deepseek_v3", "torchtitan"): "torchtitan@2026-whole-loss",
+        ("gpt_oss_20b", "nemo"): "megatron_core_2026",
+    }
+    for (model, framework), stack in stacks.items():
+        space = {"model": model, "hardware": "h100", "nodes": 2, "framework": framework,
                  "workload": {"seq_length": 4096, "global_batch_size": 64}}  # fmt: skip
         found = make_space(space, name="own", environ={}).cluster.stack
         assert (found.reference, found.is_assumed) == (stack, False)

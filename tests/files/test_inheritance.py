@@ -95,7 +95,10 @@ def test_a_fault_is_told_where_it_is(tmp_path: Path, text: str, what: str) -> No
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("torchtitan@2027", "@ $.variants: no variant '2027' - variants: 2025, 2026, eager, 2026-eager, 2025-eager"),
+        (
+            "torchtitan@2027",
+            "@ $.variants: no variant '2027' - variants: 2025, 2026, eager, 2026-whole-loss, 2026-eager, 2025-eager",
+        ),
         ("megatron_lm@2027", "@ $.variants: no variant '2027' - it has no variants"),
         ("torchtitn@2025", "unknown software stack 'torchtitn'; did you mean 'torchtitan'?"),
     ],

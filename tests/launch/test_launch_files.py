@@ -40,21 +40,28 @@ from tests.support.judge.checkouts import needs, required, sources
 from tests.support.launched import jobs, verdicts, verdicts_of
 
 FRAMEWORKS = tuple(name for name in framework_names() if name != "any")
-MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml", "nemo": "nemo.sh"}
+OLD_TITAN = "torchtitan@0.2.2"
+MAIN_FILE = {
+    "megatron": "megatron.sh",
+    "primus": "primus.yaml",
+    "torchtitan": "searched.py",
+    OLD_TITAN: "torchtitan.toml",
+    "nemo": "nemo.sh",
+}
 JUDGES = {
     "megatron": ("megatron@core_0.20", "megatron@core_0.16"),
     "primus": ("primus",),
-    "torchtitan": ("torchtitan@0.2.2",),
+    "torchtitan": ("torchtitan@0.3.0", OLD_TITAN),
 }
 SHIPPED = {
-    "llama3_8b_mi300x": ("primus", "megatron", "torchtitan"),
-    "mixtral_8x22b": ("primus", "megatron", "torchtitan"),
-    "mixtral_8x22b_mi355x": ("primus", "megatron", "torchtitan"),
-    "deepseek_v2_mi355x": ("primus", "megatron", "torchtitan"),
+    "llama3_8b_mi300x": ("primus", "megatron", "torchtitan", OLD_TITAN),
+    "mixtral_8x22b": ("primus", "megatron", "torchtitan", OLD_TITAN),
+    "mixtral_8x22b_mi355x": ("primus", "megatron", "torchtitan", OLD_TITAN),
+    "deepseek_v2_mi355x": ("primus", "megatron", "torchtitan", OLD_TITAN),
     "deepseek_v3_2048gpu": ("megatron",),
     "gpt3_175b_4096gpu": ("megatron",),
-    "gpt_oss_120b_gb200": ("megatron", "torchtitan"),
-    "llama3.1_405b_h100": ("megatron", "torchtitan"),
+    "gpt_oss_120b_gb200": ("megatron", "torchtitan", OLD_TITAN),
+    "llama3.1_405b_h100": ("megatron", "torchtitan", OLD_TITAN),
 }
 """Shipped spaces and the frameworks that can start their models there."""
 CASES = [(space, framework) for space, frameworks in SHIPPED.items() for framework in frameworks]
@@ -152,7 +159,7 @@ def as_read(text: str, job: LaunchJob, folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.daily(6)
-@pytest.mark.parametrize("framework", ["primus", "megatron", "torchtitan"])
+@pytest.mark.parametrize("framework", ["primus", "megatron", "torchtitan", OLD_TITAN])
 @pytest.mark.parametrize("own", OWN)
 def test_random_candidates_come_back_from_their_files(own: str, framework: str, tmp_path: Path) -> None:
     for job in jobs(own_space(own, framework), 70):
@@ -232,6 +239,7 @@ def test_a_model_that_a_framework_cannot_train_is_refused_by_its_parts(model: st
 @pytest.mark.parametrize("model", MIXED)
 def test_torchtitan_starts_no_model_of_mixed_layers(model: str) -> None:
     assert list(jobs(mixed_space(model, "torchtitan"), 1)) == []
+    assert list(jobs(mixed_space(model, OLD_TITAN), 1)) == []
 
 
 @needs("primus")
@@ -260,7 +268,7 @@ HOSTILE = ["a\nb", "$(touch owned)", "`touch owned`", '"; touch owned; "', "'; t
            "[x]\ny=1", "\N{PILE OF POO}", "x" * 10_000, "../../etc", "-rf", ""]  # fmt: skip
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", MAIN_FILE)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> None:
     space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
@@ -286,18 +294,18 @@ def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck on PATH")
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", MAIN_FILE)
 def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
     space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
     texts = launch_files(next(iter(jobs(space, 1))), "slurm").texts
-    path = tmp_path / f"{framework}.sh"
+    path = tmp_path / f"{framework.partition('@')[0]}.sh"
     path.write_text(texts[path.name])
     subprocess.run(["shellcheck", "-S", "warning", str(path)], check=True)
 
 
 def written(space: Space, name: str, count: int, folder: Path) -> list[Path]:
     """The main files of random legal candidates of a space, each in a folder with what lies beside it."""
-    main = Path(MAIN_FILE[space.framework.launcher])
+    main = Path(space.framework.options.get("file") or MAIN_FILE[space.framework.launcher])
     made = []
     for number, job in enumerate(jobs(space, count)):
         path = folder / f"{name}-{number}" / main.name
@@ -399,7 +407,7 @@ def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str
 def test_the_feed_forward_of_torchtitans_llama_is_that_of_the_model(name: str) -> None:
     """torchtitan/models/llama3/model/model.py FeedForward, of the arguments that our model file gives it."""
     model = load_preset(name).model
-    text = model_file(replace(next(jobs(shipped_space("llama3_8b_mi300x", "torchtitan"), 1)), model=model))
+    text = model_file(replace(next(jobs(shipped_space("llama3_8b_mi300x", OLD_TITAN), 1)), model=model))
     multiple, factor = (
         float(re.search(rf"{key}=([\d.e-]+)", text)[1]) for key in ("multiple_of", "ffn_dim_multiplier")
     )
@@ -546,7 +554,7 @@ def test_what_a_framework_cannot_start_exits_4_with_the_nearest_and_writes_nothi
         app(["export", str(run), "1", "--format", "torchtitan", "--out", str(out)], standalone_mode=False)
     assert caught.value.exit_code == 4 and not out.exists()
     assert "torchtitan can express sharding: none, fsdp2, hsdp" in str(caught.value)
-    assert "nearest that it can start: sharding=fsdp2" in str(caught.value)
+    assert "nearest that it can start: fp8=rowwise, sharding=fsdp2" in str(caught.value)
     assert "tokens/s/GPU" in str(caught.value) and "GB of memory per GPU" in str(caught.value)
 
 

@@ -10,8 +10,8 @@ from primus_search.launch.read.experiments import read_experiment
 SAID = {
     "train.py": ("from transformers import TrainingArguments", "it is Python (Hugging Face Trainer), which is not run"),
     "registry.py": (
-        "import torchtitan\ndef llama3_8b() -> Trainer.Config: ...\ndef llama3_70b() -> Trainer.Config: ...\n",
-        "(it has 2 configurations: llama3_8b, llama3_70b)",
+        "import nemo.\ndef llama3_8b() -> ConfigContainer: ...\ndef llama3_70b() -> run.Config: ...\n",
+        "it is Python (a recipe of Megatron-Bridge or NeMo), which is not run",
     ),
     "ds.json": ('{"zero_optimization": {"stage": 3}}', "it is DeepSpeed's JSON, which names no model"),
     "config.json": ('{"model_type": "llama"}', "it is a model's config.json: give it as --model"),

@@ -76,7 +76,7 @@ def test_a_legal_script_is_priced_and_one_flag_more_is_not(tmp_path: Path) -> No
 def test_rows_read_settings_that_the_framework_has(name: str) -> None:
     """Of every release together: an older one lacks arguments of a newer one, and Megatron lacks those of Primus."""
     known = {key for releases in RELEASES.values() for one in releases for key in arguments(one.arguments)}
-    known |= {"use_gloo_process_groups", *FUNCTIONS, *OF_PRIMUS}
+    known |= {"use_gloo_process_groups", *FUNCTIONS, *OF_PRIMUS, *OF_TITAN}
     for release in RELEASES[name]:
         start_settings, _ = resolved_start(release, {"pipeline_model_parallel_layout": "Et|tL"}, 8, 9)
         known |= start_settings.keys() | {key for row in rows(release) for key in row.sets}
@@ -95,6 +95,11 @@ OF_PRIMUS = (
     "use_turbo_grouped_mlp",
 )  # fmt: skip
 """Settings of Primus' patches that no default file of it has."""
+OF_TITAN = (
+    "model_name", "n_layers", "n_experts", "n_heads", "n_kv_heads", "is_tied", "num_mtp_layers", "attn_type",
+    "ac_class", "num_chunks", "moe_comm_backend", "non_blocking_capacity_factor", "attn_backend",
+)  # fmt: skip
+"""Facts of a model, arguments of torchtitan's model_registry, and classes of a part."""
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 from tests.support.launched import jobs
 
-MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "torchtitan.toml"}
-HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100"}
+MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
+             "torchtitan@0.2.2": "torchtitan.toml"}  # fmt: skip
+HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100", "torchtitan@0.2.2": "h100"}
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 3072,
@@ -127,7 +128,7 @@ def differences(job: LaunchJob, folder: Path) -> list[str]:
     """What comes back otherwise than it was written."""
     for name, text in launch_files(job).texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    found = read_experiment(folder / MAIN_FILE[job.framework.launcher], job.cluster.world)
+    found = read_experiment(folder / MAIN_FILE[job.framework.name], job.cluster.world)
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
     wanted = expected(job)
@@ -172,7 +173,7 @@ def test_thousands_of_launch_files_say_the_job_that_was_asked_for(model: str, fr
 
 
 def test_torchtitans_own_parser_reads_the_same_degrees(tmp_path: Path) -> None:
-    for job in job_rows("plain", "torchtitan", FEW, tmp_path):
+    for job in job_rows("plain", "torchtitan@0.2.2", FEW, tmp_path):
         tables = tomllib.loads(launch_files(job).texts["torchtitan.toml"])
         assert tables["parallelism"]["tensor_parallel_degree"] == job.row["tp"]
         compiled = ["model", "loss"] if job.row["loss_fusion"] else ["model"]

@@ -11,7 +11,7 @@ from tests.support.judge.checkouts import needs, sources
 from tools.setting_verdicts import verdicts
 
 MEGATRONS = ("megatron@core_0.20", "megatron@core_0.16")
-LEAST = {"megatron": 700, "primus": 700}
+LEAST = {"megatron": 700, "primus": 700, "torchtitan": 100}
 """Settings that the sources have at least; fewer means that they were not found."""
 DIRECTIONS = ("slower", "faster", "more memory", "less memory", "less or more memory")
 KEYS = Path(__file__).parents[2] / "spaces" / "keys"
@@ -24,7 +24,7 @@ def installed(package: str) -> Path | None:
 
 @pytest.mark.parametrize(
     ("name", "release"),
-    [pytest.param(one.partition("@")[0], one, marks=needs(one)) for one in (*MEGATRONS, "primus")],
+    [pytest.param(one.partition("@")[0], one, marks=needs(one)) for one in (*MEGATRONS, "primus", "torchtitan@0.3.0")],
 )
 def test_every_setting_of_a_client_has_a_verdict(name: str, release: str) -> None:
     found = verdicts(name, sources(release))
@@ -34,7 +34,7 @@ def test_every_setting_of_a_client_has_a_verdict(name: str, release: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "package", "least"),
-    [("torchtitan", "torchtitan", 140), ("nemo", "megatron.core", 300), ("nemo", "megatron.bridge", 250)],
+    [("torchtitan@0.2.2", "torchtitan", 140), ("nemo", "megatron.core", 300), ("nemo", "megatron.bridge", 250)],
 )
 def test_every_setting_of_an_installed_framework_has_a_verdict(name: str, package: str, least: int) -> None:
     root = installed(package)

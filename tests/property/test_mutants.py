@@ -52,7 +52,12 @@ ALL = {"space": 3000, "hardware": 2000, "stack": 1000, "model": 2000, "huggingfa
        "tower": 1500, "experiment": 1500, "baseline": 500, "sweep": 300, "log": 2500, "learn": 500,
        "learn table": 200, "table": 600, "records": 1000, "run folder": 1000, "next": 200, "tune": 400,
        "journal": 500, "search": 300,       "command line": 1000}  # fmt: skip
-LAUNCH_FILES = {"primus": "primus.yaml", "megatron": "megatron.sh", "torchtitan": "torchtitan.toml"}
+LAUNCH_FILES = {
+    "primus": "primus.yaml",
+    "megatron": "megatron.sh",
+    "torchtitan@0.2.2": "torchtitan.toml",
+    "torchtitan": "searched.py",
+}
 MOST_MORE_BYTES = 1 << 30
 SEED = "MUTANTS_SEED"
 """Seed of `make test-full`, by default the day; `make test` has a fixed one."""

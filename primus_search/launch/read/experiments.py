@@ -51,6 +51,9 @@ from primus_search.launch.read.script_arguments import (
     recipe_in,
     settings_in,
 )
+from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
+from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
+from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import VARIABLE
 from primus_search.launch.script.shell_variables import UNSET
@@ -96,27 +99,55 @@ def read_experiment(
         raise InputError([Problem(shown(path), not_read(path, text))])
     started = f"set -- {shlex.join(arguments)}; " if arguments else ""  # in the first line: numbers of lines stay
     with readable(shown(path)):
+        if path.suffix in OVERRIDDEN:
+            return reader(path, text, world, model, arguments)
         return reader(path, started + text, world, model)
 
 
-def _reader_of(path: Path, text: str) -> Callable[[Path, str, int, Model | None], Experiment] | None:
+def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     """What reads a file, by how it is written; None where it is no experiment."""
     if path.suffix == ".toml":
         return _job_file
+    if path.suffix == ".py":
+        return _configuration if CONFIGURES.search(text) else None
+    if path.suffix == ".json" and is_dump(text):
+        return _dump
     if launcher := launcher_of(path, text):
         return lambda path, text, world, model: read_launcher(path, text, launcher, world, model, of_settings)
     if re.search(r"^modules:", text, re.MULTILINE):
         return _primus
     if MODEL_ARGUMENTS.search(text):
         return _of_mapping
+    if STARTS_TORCHTITAN.search(text):
+        return of_command
     if RUNS_RECIPE.search(text):
         return _script_of_recipe
     is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
     return _megatron if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
 
 
-def _job_file(path: Path, text: str, world: int, model: Model | None) -> Experiment:
-    return of_torchtitan(path, torchtitan.flattened(tomllib.loads(text)), world, model, load_framework("torchtitan"))
+# --- torchtitan -------------------------------------------------------------------------------------------------------
+
+OVERRIDDEN = (".toml", ".py", ".json")
+"""Ends of files that no shell reads: what they are started with are flags over them."""
+CONFIGURES = re.compile(
+    r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?\w{0,20}Trainer\.Config",
+    re.MULTILINE,
+)
+"""A function that returns a configuration of torchtitan 0.3.0."""
+
+
+def _job_file(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
+    given = torchtitan.flattened(tomllib.loads(text)) | flags_of(JOB_FILES, flags)
+    return of_torchtitan(path, given, world, model, load_framework(JOB_FILES))
+
+
+def _configuration(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
+    return of_configuration(path, text, flags, world, model)
+
+
+def _dump(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
+    return of_dump(path, text, flags, world, model)
 
 
 # --- Primus -----------------------------------------------------------------------------------------------------------
@@ -156,8 +187,8 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
 def _torchtitan_of_primus(
     path: Path, document: Document, module: Mapping[str, Any], world: int, model: Model | None
 ) -> Experiment:
-    """The experiment of Primus' torchtitan back end: its defaults, its model file, the overrides."""
-    framework = load_framework("torchtitan")
+    """The experiment of Primus' torchtitan back end, in keys of job files: defaults, model file, overrides."""
+    framework = load_framework(JOB_FILES)
     given, name = _given_to_back_end(path, document, module, TORCHTITAN_MODELS)
     layers = given.pop("model.n_layers", None)
     if model is None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 KINDS: tuple[tuple[str, str, str], ...] = (
-    (r"\.py$", r"torchtitan", "is Python (torchtitan), which is not run; the command that starts it is read"),
+    (r"\.py$", r"torchtitan", "is Python (torchtitan) without a function that returns a Trainer.Config"),
     (r"\.py$", r"megatron\.bridge|nemo\.", "is Python (a recipe of Megatron-Bridge or NeMo), which is not run"),
     (r"\.py$", r"TrainingArguments|SFTConfig|accelerat", "is Python (Hugging Face Trainer), which is not run"),
     (r"\.py$", r"deepspeed", "is Python (a program of DeepSpeed), which is not run"),
@@ -25,7 +25,6 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     (r"", r"", "is no job file or script that is read"),
 )  # fmt: skip
 """Ends of a file's name, a pattern of its text, and what such a file is; the first that fits counts."""
-MOST_NAMED = 20
 FOUND = {
     "tp": r"tensor_(?:model_)?parallel(?:_size|_degree|ism)?|tp_size|tp|model_parallel_size",
     "pp": r"pipeline_(?:model_)?parallel(?:_size|_degree|ism)?|pp_size|pp|pipe_parallel_size",
@@ -41,9 +40,7 @@ FOUND = {
 def not_read(path: Path, text: str) -> str:
     """What the file is, and the `project` command with the sizes that stand in it."""
     kind = next(what for end, has, what in KINDS if re.search(end, path.name) and re.search(has, text, re.MULTILINE))
-    several = re.findall(r"^def (\w{1,80})\([^)]{0,200}\) -> \S{0,80}Config", text, re.MULTILINE)
-    choice = f" (it has {len(several)} configurations: {', '.join(several[:MOST_NAMED])})" * (len(several) > 1)
-    return f"is no experiment: it {kind}{choice}; the same job is priced by {command(text)}"
+    return f"is no experiment: it {kind}; the same job is priced by {command(text)}"
 
 
 def command(text: str) -> str:

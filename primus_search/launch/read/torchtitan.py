@@ -1,4 +1,4 @@
-"""Candidates from the keys of torchtitan 0.2.2's job file, section and name with a dot."""
+"""Candidates from the keys of torchtitan, section and name with a dot: a job file's (0.2.2) or a configuration's."""
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -6,7 +6,8 @@ from typing import Any
 
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
-from primus_search.launch.contract import whole, words_of
+from primus_search.files.known_keys import known_keys
+from primus_search.launch.contract import whole, word_of, words_of
 from primus_search.launch.read.megatron import dealt, sharded
 from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework, Settings
@@ -21,11 +22,29 @@ def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested tables."""
+    tables: dict[str, Any] = {}
+    for key, value in settings.items():
+        *path, name = key.split(".")
+        table = tables
+        for part in path:
+            table = table.setdefault(part, {})
+        table[name] = value
+    return tables
+
+
 ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
 """The file of a pipeline order; beside it the schedule's name decides where stages live."""
 COMPILE, COMPONENTS = "compile.enable", "compile.components"
 EAGER = "eager"
 """The variant of a stack whose blocks are not compiled."""
+CLASSED = ("activation_checkpoint", "loss", "optimizer")
+"""Sections of 0.3.0 that are one of several classes."""
+CHECKPOINTING = "activation_checkpoint"
+EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
+HEADS = ("output", "lm_head")
+"""The output layer in 0.2.2 and in 0.3.0."""
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
 SIZES = {name: f"training.{key}" for name, key in (("seq_length", "seq_len"),
          ("global_batch_size", "global_batch_size"), ("local_batch_size", "local_batch_size"))}  # fmt: skip
@@ -41,7 +60,9 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
     row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
     knobs, defaults = framework.spellings, framework.defaults
     pp = row.get("pp", 1)
-    row["sequence_parallel"] = row.get("tp", 1) > 1
+    row.setdefault("sequence_parallel", row.get("tp", 1) > 1)
+    if row.get("ep", 1) == 1:  # with no ranks of their own, experts are split as attention is, whatever etp says
+        row["etp"] = row.get("tp", 1)
     row |= _pipeline_words(framework, found, model, pp, read)
     row |= _recompute(framework, found, model, pp * row["vpp"])
     read |= knobs["recompute"].keys
@@ -49,7 +70,7 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
         key = SIZES["local_batch_size"]
         row["micro_batch_size"] = whole(key, _get(found, defaults, key), least=1)
     row |= _sharding(found, defaults, row, world)
-    read |= READ | OWN
+    read |= READ | OWN | known_keys(framework.keys).read_beside
     row["loss_fusion"] = "loss" in compiled(found, defaults)
     return row, read
 
@@ -64,6 +85,12 @@ def _get(found: Settings, defaults: Settings, key: str) -> Any:
 
 
 def _recompute(framework: Framework, found: Settings, model: Model | None, stages: int) -> dict[str, Any]:
+    if MODE not in framework.defaults:
+        policy = found.get(CHECKPOINTING, framework.defaults[CHECKPOINTING])
+        word = word_of(framework.spellings["recompute"], {CHECKPOINTING: policy}, framework.defaults)
+        if word is None:
+            raise ValueError(f"{CHECKPOINTING}: {policy} is not modelled; modelled: none, SelectiveAC, FullAC")
+        return {"recompute": word}
     mode = str(_get(found, framework.defaults, MODE) or "none").lower()
     option = str(_get(found, framework.defaults, OPTION))
     if mode == "selective" and option == "op":
@@ -137,7 +164,7 @@ def _pipeline_words(
 def _letters(modules: list[str]) -> str:
     text = "E" if "tok_embeddings" in modules else ""
     text += "t" * sum(module.startswith("layers.") for module in modules)
-    return text + ("L" if "output" in modules else "")
+    return text + ("L" if not {*HEADS}.isdisjoint(modules) else "")
 
 
 def _split(layers: int, stages: int, first: int, last: int) -> Layout:
@@ -155,5 +182,5 @@ def _split(layers: int, stages: int, first: int, last: int) -> Layout:
 
 def setting_keys() -> frozenset[str]:
     """Every key of a job file that makes a candidate or a workload, or moves time or memory."""
-    framework = load_framework("torchtitan")
+    framework = load_framework("torchtitan@0.2.2")
     return framework.spelled.union(READ, framework.effects)

@@ -7,9 +7,10 @@ from typing import Any
 from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import shown
-from primus_search.launch.contract import translated
+from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan, torchtitan_models
+from primus_search.launch.read.launchers import refuse_adapters
 from primus_search.launch.read.torchtitan_models import NAME, model_of_module
 from primus_search.launch.world import World
 from primus_search.models.megatron_yaml import PRESET_FOLDER
@@ -31,6 +32,7 @@ def of_torchtitan(
     is_whole: bool = True,
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
+    refuse_adapters({key: str(given.get(key, "")) for key in ADAPTERS}, ADAPTERS)
     given, origin = translated(framework, given)
     found = {**preset, **given}
     loaded = model or flavored(framework, found) or _imported(path, found)
@@ -42,19 +44,51 @@ def of_torchtitan(
         set_for["global_batch_size"] = local * (world // ranks) if world else None
     started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
     read = experiment_of(
-        path, framework, row, set_for, given, keys, (loaded, problems), World(started), origin, is_whole=is_whole
+        path,
+        framework,
+        row,
+        {**found, **set_for},
+        given,
+        keys,
+        (loaded, problems),
+        World(started),
+        origin,
+        is_whole=is_whole,
     )
     keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
     notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]
     if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
         flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
         notes.append(f"training.local_batch_size: {local} ({flushes})")
-    registered = None if model else torchtitan_models.flavor(_flavor_name(found))
+    is_job_file = torchtitan.MODE in framework.defaults
+    registered = torchtitan_models.flavor(_flavor_name(found)) if is_job_file and not model else None
     if registered and registered[1]:
         flavor = f"model.flavor: {found['model.flavor']}"
         notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
     is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
-    return replace(read, not_modelled=tuple(notes), variant=torchtitan.EAGER if is_eager else "")
+    written = {**framework.defaults, **found, **_facts(loaded, found)} if is_whole and loaded else NOTHING
+    variant = torchtitan.EAGER if is_eager else ""
+    return replace(read, not_modelled=tuple(notes), variant=variant, written=written)
+
+
+def _facts(model: Model, found: Settings) -> dict[str, Any]:
+    """What refusals look up of a model, by the names of `refusals/torchtitan.yaml`."""
+    return {
+        "model_name": found.get("model_spec.name", found.get("model.name")),
+        "n_layers": model.num_layers,
+        "n_experts": model.moe.num_experts if model.moe and model.is_moe else 1,
+        "n_heads": model.num_heads,
+        "n_kv_heads": model.num_heads if model.latent else model.num_kv_heads,
+        "is_tied": model.is_tied,
+        "num_mtp_layers": model.num_mtp_layers,
+        "attn_type": torchtitan_models.kernel(_flavor_name(found)),
+        "num_chunks": whole("loss.num_chunks", found.get("loss.num_chunks", 8), least=1),
+        "non_blocking_capacity_factor": found.get("model_spec.non_blocking_capacity_factor"),
+    }
+
+
+ADAPTERS = {"model_spec.converters": "*loraconverter*"}
+"""What a converter is called that trains adapters alone (components/lora.py of 0.3.0)."""
 
 
 def namesake(path: Path, name: str) -> Model | None:
@@ -83,8 +117,11 @@ def flavored(framework: Framework, found: Settings) -> Model | None:
     """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
     name = _flavor_name(found)
     registered = torchtitan_models.flavor(name)
-    return model_called(framework, name) or (registered and registered[0])
+    known = model_called(framework, name) or (registered and registered[0])
+    predicted = found.get("model_spec.num_mtp_layers")
+    return replace(known, num_mtp_layers=int(predicted)) if known and predicted else known
 
 
 def _flavor_name(found: Settings) -> str:
-    return f"{found.get('model.name')}:{found.get('model.flavor')}"
+    part = "model_spec" if "model_spec.name" in found else "model"
+    return f"{found.get(f'{part}.name')}:{found.get(f'{part}.flavor')}"

@@ -66,14 +66,28 @@ def flavor(name: str) -> tuple[Model, str] | None:
     return replace(model_of(family, fields), name=called), str(kernel) if has_twin and kernel != "sdpa" else ""
 
 
+def kernel(name: str) -> str:
+    """The kernel of attention of a flavor of 0.2.2, of its family for another name, of torch for another family."""
+    family, _, flavor = name.partition(":")
+    registered = key_table("torchtitan_flavors").get(family, {"defaults": {}, "flavors": {}})
+    fields = registered["defaults"] | registered["flavors"].get(flavor, {})
+    return str(fields.get("attn_type", "sdpa"))
+
+
 MOE_ARGS = {"num_experts": 8, "top_k": 1, "num_shared_experts": 1, "score_func": "sigmoid", "route_norm": False,
             "route_scale": 1.0, "gate_bias": False}  # fmt: skip
 """Defaults of torchtitan/models/moe/moe.py MoEArgs; those of a family's arguments are in `torchtitan_flavors`."""
 
 
+def defaults_of(family: str) -> dict[str, Any]:
+    """What the arguments of a family are where a flavor leaves them out."""
+    found: dict[str, Any] = key_table("torchtitan_flavors")[family]["defaults"]
+    return found
+
+
 def model_of(family: str, fields: Fields) -> Model:
     """The model of a family's arguments, its defaults where they are left out."""
-    given = key_table("torchtitan_flavors")[family]["defaults"] | dict(fields)
+    given = defaults_of(family) | dict(fields)
     return READERS[family](given | {"moe_args": MOE_ARGS | dict(given.get("moe_args") or {})})
 
 
@@ -134,8 +148,9 @@ def _llama3(fields: Fields) -> Model:
     return _model(
         fields,
         scaling if scaling["factor"] != 1.0 else {},
-        ffn_hidden=multiple * -(-hidden // multiple),
+        ffn_hidden=fields.get("hidden_dim") or multiple * -(-hidden // multiple),
         head_dim=fields["dim"] // fields["n_heads"],
+        is_tied=fields.get("enable_weight_tying", False),
     )
 
 

@@ -30,7 +30,7 @@ def launch_file(
 ) -> Callable[[], str]:
     """What renders a template of a job, then `body`; `edits`: what is to be set by hand beside that of every job."""
     framework = job.framework
-    at = framework.name.partition("@")[2]
+    at, listed = framework.name.partition("@")[2], argument_table("edits")
     needed = f"{framework.title} {at}" if at else framework.release
     values |= {
         "name": template,
@@ -38,7 +38,7 @@ def launch_file(
         "nodes": job.cluster.num_nodes,
         "gpus": job.cluster.network.gpus_per_node,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
-        "edits": [*argument_table("edits")[framework.launcher], *edits],
+        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits],
         "options": framework.options,
         "row": job.row,
     }

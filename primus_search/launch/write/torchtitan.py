@@ -1,31 +1,35 @@
-"""torchtitan 0.2.2: a job file (TOML), a script, and a model specification where it has no flavor of this shape."""
+"""torchtitan: a script, and a configuration module (0.3.0), or a job file and a model specification (0.2.2, TOML)."""
 
 from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
 from primus_search.launch.contract import settings_of
-from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, MODE, OPTION, ORDER_FILE
+from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE, nested
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.shell import Text, launch_file, safe_name
 from primus_search.launch.write.torchtitan_model import FLAVOR, MODEL_FILE, MODULE, edits, flavor_of, model_file
+from primus_search.launch.write.torchtitan_module import config_file
 from primus_search.schedule import PassKind, Table, order_for
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
-    """The job file and the script of a candidate, and a model file where torchtitan has no flavor of this shape."""
-    import tomli_w
-
-    found: dict[str, Text] = {
-        "torchtitan.toml": launch_file(job, "notes.txt", edits(job), tomli_w.dumps(nested(settings(job)))),
-        "torchtitan.sh": launch_file(job, "torchtitan.sh"),
-    }
-    if flavor_of(job.framework, job.model) is None:
-        found[MODEL_FILE] = model_file(job)
-    order_file = settings(job).get(ORDER_FILE)
+    """The files of a candidate: its script, what it is set to, its model where torchtitan has no flavor of this shape,
+    and its pipeline order where that is one of ours."""
+    main, said = job.framework.options["file"], settings(job)
+    found: dict[str, Text] = {"torchtitan.sh": launch_file(job, "torchtitan.sh")}
+    found |= {main: config_file(job, said)} if main.endswith(".py") else _job_files(job, main, said)
+    order_file = said.get(ORDER_FILE)
     if order_file:
         found[order_file] = order_text(order_for(job.candidate.order(0, job.launcher), job.microbatches))
     return found
+
+
+def _job_files(job: LaunchJob, main: str, said: Mapping[str, Any]) -> dict[str, Text]:
+    import tomli_w
+
+    found: dict[str, Text] = {main: launch_file(job, "notes.txt", edits(job), tomli_w.dumps(nested(said)))}
+    return found | ({MODEL_FILE: model_file(job)} if flavor_of(job.framework, job.model) is None else {})
 
 
 def order_text(table: Table) -> str:
@@ -39,15 +43,9 @@ def order_text(table: Table) -> str:
 
 
 def settings(job: LaunchJob) -> dict[str, Any]:
-    """Every key of the job file, section and name with dots."""
+    """Every key of what torchtitan is set to, section and name with dots."""
     row = job.row
-    own = flavor_of(job.framework, job.model)
-    family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
-    said: dict[str, Any] = {
-        "job.description": f"{safe_name(job.model.name)} on {job.cluster.world} GPUs",
-        "job.dump_folder": "./outputs",
-        "model.name": family,
-        "model.flavor": flavor,
+    sizes: dict[str, Any] = {
         "training.seq_len": job.workload.seq_length,
         "training.global_batch_size": job.workload.global_batch_size,
         # With a pipeline a local batch is cut into micro-batches, without one it is a micro-batch.
@@ -56,18 +54,34 @@ def settings(job: LaunchJob) -> dict[str, Any]:
         "training.mixed_precision_param": "bfloat16",
         "training.mixed_precision_reduce": "float32",
     }
-    if own is None:
-        said["experimental.custom_import"] = MODULE
     written = settings_of(job.framework, row, has_experts=job.model.is_moe)
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    return said | written | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
+    found = sizes | written | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
+    if MODE in job.framework.defaults:
+        return _named(job) | found
+    found.pop(EXPERT_TP, None)  # follows from tensor and expert parallelism
+    return found | {"model_spec.attn_backend": "varlen" if job.model.has_attention_sinks and row["cp"] == 1 else "flex"}
+
+
+def _named(job: LaunchJob) -> dict[str, Any]:
+    """What a job file calls its job and its model."""
+    own = flavor_of(job.framework, job.model)
+    family, _, flavor = (own or f"{MODULE}:{FLAVOR}").partition(":")
+    said = {
+        "job.description": f"{safe_name(job.model.name)} on {job.cluster.world} GPUs",
+        "job.dump_folder": "./outputs",
+        "model.name": family,
+        "model.flavor": flavor,
+    }
+    return said if own else said | {"experimental.custom_import": MODULE}
 
 
 def _compiled(job: LaunchJob) -> dict[str, Any]:
     """What torch.compile takes: blocks unless the stack runs them eagerly, and the loss where it is fused."""
-    is_compiled = {"model": job.cluster.stack.kernels.has_fused_norm, "loss": job.row["loss_fusion"]}
+    is_whole = job.cluster.stack.kernels.has_fused_norm or job.row["tp_overlap"]
+    is_compiled = {"model": is_whole, "loss": job.row["loss_fusion"]}
     components = [name for name, is_on in is_compiled.items() if is_on]
     return {COMPILE: bool(components), COMPONENTS: components}
 
@@ -97,7 +111,9 @@ def _stages(job: LaunchJob) -> dict[str, Any]:
     if row["pp"] == 1:
         return {}
     if job.layout is not None:
-        return {"parallelism.module_fqns_per_model_part": _parts(job.layout)}
+        head = HEADS[0 if MODE in job.framework.defaults else 1]
+        ends = {"E": ["tok_embeddings"], "L": ["norm", head]}
+        return {"parallelism.module_fqns_per_model_part": _parts(job.layout, ends)}
     return {
         "parallelism.pipeline_parallel_layers_per_stage": job.model.num_layers // (row["pp"] * row["vpp"]),
         "parallelism.pipeline_parallel_first_stage_less_layers": 0,
@@ -105,27 +121,11 @@ def _stages(job: LaunchJob) -> dict[str, Any]:
     }
 
 
-def _parts(layout: str) -> list[list[str]]:
-    """The modules of each virtual stage."""
+def _parts(layout: str, ends: Mapping[str, list[str]]) -> list[list[str]]:
+    """The modules of each virtual stage; ends: those of the first and the last one by their letter in a layout."""
     layers = count()
 
     def modules(letter: str) -> list[str]:
-        return [f"layers.{next(layers)}"] if letter == "t" else ENDS.get(letter, [])
+        return [f"layers.{next(layers)}"] if letter == "t" else ends.get(letter, [])
 
     return [[name for letter in stage for name in modules(letter)] for stage in layout.split("|")]
-
-
-ENDS = {"E": ["tok_embeddings"], "L": ["norm", "output"]}
-"""Modules of the first and the last stage by their letter in a layout."""
-
-
-def nested(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested tables."""
-    tables: dict[str, Any] = {}
-    for key, value in said.items():
-        *path, name = key.split(".")
-        table = tables
-        for part in path:
-            table = table.setdefault(part, {})
-        table[name] = value
-    return tables

@@ -41,20 +41,25 @@ def edits(job: LaunchJob) -> list[str]:
     """Constants of the model that no argument says, for a person to set."""
     if flavor_of(job.framework, job.model):
         return []
-    return unsaid_constants(job.model, model_of(*_family(job.model)))
+    return unsaid_constants(job.model, model_of(*family_of(job.model)))
 
 
 def model_file(job: LaunchJob) -> str:
     """The module that registers a model. Raises `Inexpressible` for one that no family of torchtitan is."""
+    family, fields = family_of(job.model)
+    refuse_lost_parts(job, model_of(family, fields))
+    return _module(job, family, fields)
+
+
+def refuse_lost_parts(job: LaunchJob, read: Model) -> None:
+    """Raises `Inexpressible` where the model that a file comes back as is another than that of the job."""
     model = job.model
-    family, fields = _family(model)
-    read = replace(model_of(family, fields), vocab_padding=model.vocab_padding)
-    lost = list(dict.fromkeys([*unsaid(model, read), *refused_constants(job)]))
+    lost = unsaid(model, replace(read, vocab_padding=model.vocab_padding))
+    lost = list(dict.fromkeys([*lost, *refused_constants(job)]))
     if job.workload.image_tokens:
         lost.append("towers of other inputs")
     if lost:
         raise Inexpressible(f"torchtitan has no model with parts of {model.name}: {', '.join(lost)}")
-    return _module(job, family, fields)
 
 
 def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
@@ -73,8 +78,8 @@ def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
     return launch_file(job, "torchtitan_model.txt", fields=plain, **values)()
 
 
-def _family(model: Model) -> tuple[str, dict[str, Any]]:
-    """Family and arguments of a model, as near as one comes."""
+def family_of(model: Model, *, ties_llama: bool = False) -> tuple[str, dict[str, Any]]:
+    """Family and arguments of a model, as near as one comes; ties_llama: Llama's class ties embeddings."""
     constants = model.constants
     common = sizes("model", model, "torchtitan")
     common |= {} if constants.norm_epsilon is None else {"norm_eps": constants.norm_epsilon}
@@ -84,9 +89,9 @@ def _family(model: Model) -> tuple[str, dict[str, Any]]:
     common["n_kv_heads"] = model.num_kv_heads
     if model.has_attention_sinks:
         return "gpt_oss", common | _with_sinks(model)
-    is_plain = not model.is_moe and not model.has_qk_norm and not model.is_tied
+    is_plain = not model.is_moe and not model.has_qk_norm and (ties_llama or not model.is_tied)
     if is_plain and model.head_dim * model.num_heads == model.hidden:
-        return "llama3", common | _plain(model)
+        return "llama3", common | _plain(model) | ({"enable_weight_tying": True} if model.is_tied else {})
     fields = {
         "head_dim": model.head_dim,
         "hidden_dim": model.ffn_hidden,

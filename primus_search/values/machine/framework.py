@@ -130,6 +130,7 @@ class Framework:
     stacks    the software stack that runs under it, by the vendor of the devices; else the hardware file's default
     stack_notes  what is said of that stack, by the vendor
     variants  the variant of that stack for models with a fact (`has_sinks`), by the fact
+    overrules  rules of every job in whose place its own requirements are, by name
     lifted    requirements of earlier releases, each with the release that lifted it
     spellings  how each axis is written; an axis that is not listed has its plain value only
     models    presets that the framework has a model of, and what it calls them
@@ -156,6 +157,7 @@ class Framework:
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     spellings: Mapping[str, Spelling] = field(default_factory=dict)
     requires: tuple[Requirement, ...] = ()
+    overrules: tuple[str, ...] = ()
     lifted: tuple[Requirement, ...] = ()
     idles: tuple[Idle, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
@@ -198,6 +200,11 @@ class Framework:
     def until_first_step(self) -> "Framework":
         """The contract without the requirements that a job breaks only once it has started."""
         return replace(self, requires=tuple(one for one in self.requires if not one.first_step))
+
+    def stack_of(self, vendor: str, variant: str = "") -> str | None:
+        """The stack that runs under it on the devices of a vendor, in a variant; None where none is named."""
+        own = self.stacks.get(vendor)
+        return f"{own}{'-' if '@' in own else '@'}{variant}" if own and variant else own
 
     def runs_on(self, vendor: str) -> bool:
         """Whether the framework has a release for the devices of a vendor."""

@@ -49,6 +49,11 @@ def judge_of(release: str) -> Callable[[Path], Verdict]:
 
         primus = Primus(*sources)
         return lambda file: primus.verdict(file, world(file), {"NVTE_ROCM_ENABLE_MXFP8": "1"})
+    if sources:
+        from tests.support.judge.torchtitan_configs import TorchtitanConfigs
+
+        configs = TorchtitanConfigs(*sources)
+        return lambda file: configs.verdict(file, world(file))
     from tests.support.judge.torchtitan import Torchtitan
 
     titan = Torchtitan()

@@ -68,7 +68,7 @@ class Torchtitan:
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise), stand_ins(*ABSENT):
             try:
                 job = self.train.ConfigManager().parse_args([f"--job.config_file={job_file}"])
-                with _group(world), self._patched(world), self._beside(job_file, job), contextlib.suppress(WeightsMade):
+                with group(world), self._patched(world), self._beside(job_file, job), contextlib.suppress(WeightsMade):
                     self.train.Trainer(job)
             except SystemExit:
                 return Verdict(False, f"parser: {noise.getvalue().strip()[-300:]}", "parser")
@@ -128,7 +128,7 @@ class Torchtitan:
 
 
 @contextlib.contextmanager
-def _group(world: int) -> Iterator[None]:
+def group(world: int) -> Iterator[None]:
     """A fake process group, as the first of `world` processes sees it."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore

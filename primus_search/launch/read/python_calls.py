@@ -1,0 +1,335 @@
+"""What a function of a Python file returns, from its syntax tree: calls with their arguments, nothing is run.
+
+    module = PythonModule.of(Path("config_registry.py"))
+    module.returned("llama3_8b")          # CallRecord("Trainer.Config", fields={"training": CallRecord(...), ...})
+
+Functions of the file, and of files that it imports and that are there, are followed; every other call is kept as a
+`CallRecord`, whose fields later statements may set. What cannot be known without running it is `Unknown`.
+"""
+
+import ast
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+
+MOST_STEPS, DEEPEST = 20_000, 40
+EVERY = "every "
+"""What begins the field that stands for all parts of a class (`model.traverse(RMSNorm.Config)`)."""
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """A call that is not followed: the dotted name, arguments by position, and fields: keywords and what is set later.
+
+    A field that is read before it is set is a `CallRecord` without a name: what it holds is at its default.
+    """
+
+    name: str = ""
+    arguments: tuple[Any, ...] = ()
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def last(self) -> str:
+        """The name without the modules before it; of `X.Config`, X."""
+        return self.name.removesuffix(".Config").rpartition(".")[2]
+
+    def part(self, name: str) -> Any:
+        return self.fields.setdefault(name, CallRecord())
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name that something else defines, dotted."""
+
+    name: str
+    folders: tuple[Path, ...] = ()
+    """Where the file may be that defines it."""
+
+
+FOLLOWED = "Trainer.Config"
+"""What functions of other files return that are followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A value that only a run has, as it is written."""
+
+    text: str
+
+
+class _Return(Exception):
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+_OPERATORS: Mapping[type[ast.AST], Any] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
+    ast.IsNot: operator.ne, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
+}  # fmt: skip
+LARGEST = 1 << 62
+
+
+@dataclass(slots=True)
+class PythonModule:
+    """A Python file: its functions, names and what is stored under a key of a table (`configs["8B"] = function`)."""
+
+    path: Path
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    names: dict[str, Any] = field(default_factory=dict)
+    stored: dict[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    steps: int = 0
+
+    @classmethod
+    def of(cls, path: Path, text: str | None = None, depth: int = 0) -> "PythonModule":
+        """The module of a file. Raises ValueError for a text that is not Python."""
+        try:
+            tree = ast.parse(read_text(path, most=MAX_TABLE_BYTES) if text is None else text)
+        except (SyntaxError, RecursionError) as error:
+            raise ValueError(f"is no Python that can be read: {error}") from None
+        found = cls(path, depth=depth)
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef):
+                found.functions[node.name] = node
+            elif isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign):
+                found._statement(node, found.names)
+        return found
+
+    def returned(self, name: str, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None) -> Any:
+        """What a function returns. Raises ValueError where it calls itself without end."""
+        node = self.functions[name]
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("functions of the file call each other without end")
+        given = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        scope: dict[str, Any] = {one: Unknown(one) for one in (*given, *(a.arg for a in node.args.kwonlyargs))}
+        defaults = node.args.defaults
+        pairs = [*zip(given[len(given) - len(defaults) :], defaults, strict=True),
+                 *zip((a.arg for a in node.args.kwonlyargs), node.args.kw_defaults, strict=True)]  # fmt: skip
+        scope |= {one: self._value(value, self.names) for one, value in pairs if value is not None}
+        scope |= dict(zip(given, arguments, strict=False)) | dict(keywords or {})
+        try:
+            self._run(node.body, scope)
+        except _Return as found:
+            return found.value
+        finally:
+            self.depth -= 1
+        return None
+
+    # --- statements ---
+
+    def _run(self, body: Sequence[ast.stmt], scope: dict[str, Any]) -> None:
+        for node in body:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise ValueError("functions of so many steps are not read")
+            self._statement(node, scope)
+
+    def _statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
+        match node:
+            case ast.Return(value):
+                raise _Return(None if value is None else self._value(value, scope))
+            case ast.Assign(targets, value):
+                found = self._value(value, scope)
+                for target in targets:
+                    self._assign(target, found, scope)
+            case ast.AnnAssign(target, _, value) if value is not None:
+                self._assign(target, self._value(value, scope), scope)
+            case ast.AugAssign(target, op, value):
+                one = ast.BinOp(left=_loaded(target), op=op, right=value)
+                self._assign(target, self._value(one, scope), scope)
+            case ast.Expr(value):
+                self._value(value, scope)
+            case ast.If(test, body, otherwise):
+                answer = self._value(test, scope)
+                if not isinstance(answer, Unknown | CallRecord | Name):
+                    self._run(body if answer else otherwise, scope)
+            case ast.For(target, over, body):
+                self._loop(target, self._value(over, scope), body, scope)
+            case ast.With(_, body):
+                self._run(body, scope)
+            case ast.Import(names):
+                for alias in names:
+                    first = alias.name.partition(".")[0]
+                    scope[alias.asname or first] = Name(alias.name if alias.asname else first)
+            case ast.ImportFrom(module, names, level):
+                self._import(module or "", names, level, scope)
+
+    def _import(self, module: str, names: Sequence[ast.alias], level: int, scope: dict[str, Any]) -> None:
+        """Names of another module: its functions where the file is there."""
+        parts = module.split(".") if module else []
+        if level:
+            above = self.path.parents[level - 1] if level <= len(self.path.parents) else self.path.parent
+            folders, parts_of = [above], [above.name, *parts]
+        else:
+            folders, parts_of = list(self.path.resolve().parents), parts
+        for one in names:
+            scope[one.asname or one.name] = Name(
+                ".".join([*parts_of, one.name]), tuple(folders) if parts or level else ()
+            )
+
+    def _followed(self, of: Any) -> "tuple[PythonModule, str] | None":
+        """The module and the function that a name stands for, where that is followed: one of this file, or one that
+        another file has and that returns a configuration or changes one."""
+        if not isinstance(of, Name):
+            return None
+        if of.name in self.functions:
+            return self, of.name
+        *parts, name = of.name.split(".")
+        for folder in of.folders:
+            file = _file(folder, parts) or (_file(folder.parent, parts) if parts[:1] == [folder.name] else None)
+            if file is not None and file.resolve() != self.path.resolve():
+                other = PythonModule.of(file, depth=self.depth + 1)
+                node = other.functions.get(name)
+                returns = ast.unparse(node.returns) if node is not None and node.returns is not None else ""
+                return (other, name) if returns == "None" or returns.endswith(FOLLOWED) else None
+        return None
+
+    def _loop(self, target: ast.expr, over: Any, body: Sequence[ast.stmt], scope: dict[str, Any]) -> None:
+        """The body for every value of a list; once for all parts of a call."""
+        values = over if isinstance(over, list | tuple) else [over] if isinstance(over, CallRecord) else []
+        for value in values:
+            if isinstance(target, ast.Tuple) and isinstance(value, CallRecord):
+                for one in target.elts:
+                    self._assign(one, value, scope)
+            else:
+                self._assign(target, value, scope)
+            self._run(body, scope)
+
+    def _assign(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+        match target:
+            case ast.Name(name):
+                scope[name] = value
+            case ast.Attribute(of, name):
+                owner = self._value(of, scope)
+                if isinstance(owner, CallRecord):
+                    owner.fields[name] = value
+            case ast.Tuple(parts) | ast.List(parts) if isinstance(value, list | tuple) and len(parts) == len(value):
+                for part, one in zip(parts, value, strict=True):
+                    self._assign(part, one, scope)
+            case ast.Subscript(of, key):
+                owner, at = self._value(of, scope), self._value(key, scope)
+                if isinstance(owner, dict | list) and isinstance(at, str | int):
+                    owner[at] = value  # type: ignore[index]
+                elif isinstance(owner, Name) and isinstance(at, str):
+                    self.stored[at] = value
+
+    # --- expressions ---
+
+    def _value(self, node: ast.expr, scope: dict[str, Any]) -> Any:
+        self.steps += 1
+        match node:
+            case ast.Constant(value):
+                return value
+            case ast.Name(name):
+                return scope[name] if name in scope else self.names.get(name, Name(name))
+            case ast.Attribute(of, name):
+                return self._attribute(self._value(of, scope), name)
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.List(parts) | ast.Tuple(parts):
+                return [self._value(one, scope) for one in parts]
+            case ast.Dict(keys, values):
+                pairs = [(self._value(k, scope), v) for k, v in zip(keys, values, strict=True) if k is not None]
+                return {k: self._value(v, scope) for k, v in pairs if isinstance(k, str | int)}
+            case ast.UnaryOp(op, operand):
+                one = self._value(operand, scope)
+                if isinstance(one, bool | int | float):
+                    return -one if isinstance(op, ast.USub) else not one if isinstance(op, ast.Not) else one
+            case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
+                return self._operated(node, op, self._value(left, scope), self._value(right, scope))
+            case ast.BoolOp(op, values):
+                found: Any = None
+                for one in values:
+                    found = self._value(one, scope)
+                    if isinstance(found, Unknown | CallRecord | Name):
+                        return Unknown(ast.unparse(node))
+                    if bool(found) is isinstance(op, ast.Or):
+                        break
+                return found
+            case ast.IfExp(test, body, otherwise):
+                answer = self._value(test, scope)
+                if not isinstance(answer, Unknown | CallRecord | Name):
+                    return self._value(body if answer else otherwise, scope)
+            case ast.Subscript(of, key):
+                owner, at = self._value(of, scope), self._value(key, scope)
+                if isinstance(owner, CallRecord):  # one of several alike
+                    return owner
+                try:
+                    return owner[at]
+                except (TypeError, KeyError, IndexError):
+                    pass
+        return Unknown(ast.unparse(node)[:80])
+
+    def _operated(self, node: ast.expr, op: ast.AST, left: Any, right: Any) -> Any:
+        plain = (bool, int, float, str, list, type(None))
+        if type(op) in _OPERATORS and isinstance(left, plain) and isinstance(right, plain):
+            try:
+                found = _OPERATORS[type(op)](left, right)
+                if not isinstance(found, int) or abs(found) < LARGEST:
+                    return found
+            except (TypeError, ZeroDivisionError, OverflowError, MemoryError):
+                pass
+        return Unknown(ast.unparse(node)[:80])
+
+    @staticmethod
+    def _attribute(owner: Any, name: str) -> Any:
+        if isinstance(owner, CallRecord):
+            return owner.part(name)
+        return Name(f"{owner.name}.{name}") if isinstance(owner, Name) else Unknown(name)
+
+    def _call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
+        arguments = [self._value(one, scope) for one in node.args if not isinstance(one, ast.Starred)]
+        keywords = dict(self._keywords(node, scope))
+        if isinstance(node.func, ast.Attribute):
+            owner = self._value(node.func.value, scope)
+            if isinstance(owner, list) and node.func.attr in ("append", "extend", "insert"):
+                owner += (
+                    arguments[-1] if node.func.attr == "extend" and isinstance(arguments[-1], list) else arguments[-1:]
+                )
+                return None
+            if isinstance(owner, CallRecord):
+                of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
+                return owner.part(f"{EVERY}{of}") if node.func.attr == "traverse" else Unknown(ast.unparse(node)[:80])
+        function = self._value(node.func, scope)
+        if (followed := self._followed(function)) is not None:
+            module, name = followed
+            module.steps, module.depth = max(module.steps, self.steps), max(module.depth, self.depth)
+            return module.returned(name, arguments, keywords)
+        name = function.name if isinstance(function, Name) else ""
+        if name.rpartition(".")[2] in ("replace", "deepcopy") and arguments and isinstance(arguments[0], CallRecord):
+            copied = deepcopy(arguments[0])
+            copied.fields |= keywords
+            return copied
+        if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
+            return list(arguments[0])
+        return CallRecord(name, tuple(arguments), keywords) if name else Unknown(ast.unparse(node)[:80])
+
+    def _keywords(self, node: ast.Call, scope: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        for one in node.keywords:
+            value = self._value(one.value, scope)
+            if one.arg is not None:
+                yield one.arg, value
+            elif isinstance(value, dict):
+                yield from ((key, part) for key, part in value.items() if isinstance(key, str))
+
+
+def _loaded(target: ast.expr) -> ast.expr:
+    """A target as it is read."""
+    return ast.parse(ast.unparse(target), mode="eval").body
+
+
+def _file(folder: Path, parts: Sequence[str]) -> Path | None:
+    """The file of a module below a folder."""
+    if not parts:
+        return None
+    place = folder.joinpath(*parts)
+    return next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)

@@ -1,0 +1,279 @@
+"""torchtitan 0.3.0: a configuration function of a Python file, the JSON that a job dumps, and flags over either.
+
+    of_configuration(Path("config_registry.py"), text, ["--config", "llama3_8b", "--compile.enable"], 64, None)
+
+A function is followed by its syntax tree (`python_calls`), never run. Its settings have the names of Trainer.Config,
+`model_spec.X` is argument X of `model_registry`, and a part that is one of several classes stands under its own name
+(`activation_checkpoint: FullAC`).
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import Problem
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_table
+from primus_search.files.source import shown
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.read import torchtitan_models
+from primus_search.launch.read.python_calls import EVERY, CallRecord, Name, PythonModule, Unknown
+from primus_search.launch.read.torchtitan import CLASSED, READ, flattened, nested
+from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
+from primus_search.launch.refusals import arguments, typed
+from primus_search.values.model import Model
+
+RELEASE = "torchtitan@0.3.0"
+BUILDERS = "torchtitan_builders"
+REGISTRY = "model_registry"
+OF_LENGTH = {"layers.attention.rope.max_seq_len"}
+"""What of a model a configuration may change without making it another: the longest sequence."""
+MOST_NAMED = 40
+
+
+def of_configuration(
+    path: Path, text: str, given: Sequence[str], world: int, model: Model | None, name: str = ""
+) -> Experiment:
+    """The job of a configuration function of a file; `given`: flags, `--config NAME` among them.
+
+    Raises ValueError for a file with several where none is named, and for a setting that only a run has.
+    """
+    module, flags = PythonModule.of(path, text), flags_of(RELEASE, given)
+    named = str(flags.pop("config", name))
+    flags.pop("module", None)
+    config = module.returned(_function(module, named))
+    if not isinstance(config, CallRecord):
+        raise ValueError(f"{named}: returns no configuration that can be followed without running it")
+    settings = {**settings_of(config, flags), **flags}
+    loaded, problem = (model, "") if model else _model(module, config, settings)
+    read = of_torchtitan(path, settings, world, loaded, load_framework(RELEASE))
+    return replace(read, model_problems=(Problem(shown(path), problem),)) if problem else read
+
+
+def functions_of(module: PythonModule) -> list[str]:
+    """Functions of a file that return a configuration and take nothing."""
+    return [
+        name
+        for name, one in module.functions.items()
+        if one.returns is not None
+        and _returns(one.returns).endswith(".Config")
+        and not one.args.args
+        and name[0] != "_"
+    ]
+
+
+def _returns(node: Any) -> str:
+    import ast
+
+    return ast.unparse(node).strip("'\"")
+
+
+def _function(module: PythonModule, named: str) -> str:
+    names = functions_of(module)
+    if named in module.functions or (not named and len(names) == 1):
+        return named or names[0]
+    listed = ", ".join(names[:MOST_NAMED])
+    if named:
+        raise ValueError(f"has no configuration {named}; it has {listed}")
+    how = f"primus-search project {module.path.name} --args '--config {names[0] if names else 'NAME'}'"
+    raise ValueError(f"has {len(names)} configurations: {listed}; name one: {how}")
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def settings_of(config: CallRecord, given: Collection[str] = ()) -> dict[str, Any]:
+    """The settings of a configuration. Raises ValueError for one that is read, only a run has and is not `given`."""
+    found: dict[str, Any] = {}
+    for section, value in config.fields.items():
+        if section == "model_spec":
+            found |= dict(_spec(value))
+        elif isinstance(value, CallRecord):
+            found |= {section: value.last} if section in CLASSED and value.last else {}
+            found |= {f"{section}.{key}": _plain(one) for key, one in value.fields.items()}
+        else:
+            found[section] = _plain(value)
+    counts = READ | load_framework(RELEASE).spelled
+    for key, value in found.items():
+        text = value.text if isinstance(value, Unknown) else value.name if isinstance(value, CallRecord | Name) else ""
+        if text and key in counts and key not in given:
+            raise ValueError(f"{key}: {text} is known only when it runs; give it by --args '--{key} VALUE'")
+    return {key: value for key, value in found.items() if not isinstance(value, Unknown | Name | CallRecord)}
+
+
+def _spec(value: Any) -> Iterator[tuple[str, Any]]:
+    """Arguments of `model_registry`, and its converters by their classes."""
+    if not isinstance(value, CallRecord) or value.last != REGISTRY:
+        return
+    yield "model_spec.name", value.name.split(".")[-2] if "." in value.name else ""
+    yield "model_spec.flavor", value.arguments[0] if value.arguments else value.fields.get("flavor")
+    for key, one in value.fields.items():
+        if key == "converters" and isinstance(one, list):
+            converters = [c for c in one if isinstance(c, CallRecord)]
+            yield "model_spec.converters", [c.last for c in converters]
+            for converter in converters:
+                own = {k: v for k, v in converter.fields.items() if not isinstance(v, CallRecord)}
+                yield from ((f"model_spec.converters.{k}", _plain(v)) for k, v in own.items())
+        elif key not in ("model", "flavor"):
+            yield f"model_spec.{key}", _plain(one)
+
+
+def _plain(value: Any) -> Any:
+    """A list of calls as their names."""
+    return [one.last if isinstance(one, CallRecord) else one for one in value] if isinstance(value, list) else value
+
+
+def flags_of(release: str, words: Sequence[str]) -> dict[str, Any]:
+    """Flags of torchtitan's command line as settings: `--a.b c`, `--a.b=c`, `--a.no-b`, `loss:mtp`."""
+    table, found, name = arguments(release), dict[str, Any](), ""
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            *path, last = name.split(".")
+            positive = ".".join([*path, last.removeprefix("no_")])
+            if name not in table and positive in table:
+                found[positive], name = False, ""
+            else:
+                found[name] = value if equals else True
+        elif ":" in word and word.partition(":")[0].replace("-", "_") in CLASSED:
+            section, _, kind = word.partition(":")
+            found[section.replace("-", "_")] = POLICIES.get(kind, kind)
+        elif name:
+            found[name] = word if found[name] is True else f"{found[name]} {word}"
+    return {
+        key: typed(table[key], value) if key in table and key not in CLASSED else value for key, value in found.items()
+    }
+
+
+POLICIES = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC", "none": None}
+"""Classes of recompute by their names on the command line (distributed/activation_checkpoint.py)."""
+
+
+# --- the model --------------------------------------------------------------------------------------------------------
+
+
+def _model(module: PythonModule, config: CallRecord, settings: Mapping[str, Any]) -> tuple[Model | None, str]:
+    """The model of a configuration, and why there is none."""
+    spec = config.fields.get("model_spec")
+    flavor = settings.get("model_spec.flavor")
+    if not isinstance(spec, CallRecord) or not isinstance(flavor, str):
+        return None, "names no model that torchtitan registers; give --model"
+    if changed := sorted(set(_changed(spec.fields.get("model"))) - OF_LENGTH):
+        return None, f"changes model_spec.model.{changed[0]} of {flavor}; give --model its config.json"
+    own = module.stored.get(flavor)
+    if isinstance(own, Name) and own.name in module.functions:
+        made = module.returned(own.name, keywords=spec.fields)
+        found = built_model(made) if isinstance(made, CallRecord) else None
+        predicted = int(settings.get("model_spec.num_mtp_layers") or 0)
+        return (
+            (replace(found, name=module.path.stem, num_mtp_layers=predicted), "") if found else (None, BUILT_OTHERWISE)
+        )
+    return flavored(load_framework(RELEASE), settings), ""
+
+
+BUILT_OTHERWISE = "builds its model by functions that are not torchtitan's own; give --model its config.json"
+
+
+def _changed(part: Any, above: str = "") -> Iterator[str]:
+    """Dotted names of what is set below a part."""
+    for key, value in part.fields.items() if isinstance(part, CallRecord) else ():
+        if isinstance(value, CallRecord) and not value.name:
+            yield from _changed(value, f"{above}{key}.")
+        else:
+            yield above + key
+
+
+def built_model(made: CallRecord) -> Model | None:
+    """The model of a class of torchtitan whose layers one of its own functions makes; None for another."""
+    layers = made.fields.get("layers")
+    table = key_table(BUILDERS).get(layers.last) if isinstance(layers, CallRecord) else None
+    if table is None or not isinstance(layers, CallRecord):
+        return None
+    fields: dict[str, Any] = {
+        **table.get("usual", {}),
+        **table.get("fixed", {}),
+        "vocab_size": made.fields["vocab_size"],
+    }
+    fields["enable_weight_tying"] = made.fields.get("enable_weight_tying", False)
+    fields |= {path: layers.fields[key] for key, path in table["arguments"].items() if key in layers.fields}
+    rope = layers.fields.get("rope")
+    turned = rope.fields if isinstance(rope, CallRecord) else {}
+    stretched = turned.get("scaling", "none") != "none"
+    fields |= {p: turned[k] for k, p in table["rope"].items() if k in turned and (k == "theta" or stretched)}
+    if not stretched:
+        fields |= {"rope_scaling_args.scaling_factor": 1.0} if table["family"] == "llama3" else {}
+        fields |= {"rope_factor": 1.0} if "rope_factor" in table["rope"] else {}
+    edits = {**table.get("edits", {}), "attention.qk_norm": "qk_norm"}
+    fields |= {path: value for key, path in edits.items() if (value := _set(layers, key)) is not UNSET}
+    fields["qk_norm"] = fields.get("qk_norm") is True
+    shared = _set(layers, "moe.shared_experts")
+    if isinstance(shared, CallRecord):
+        fields["moe_args.num_shared_experts"] = shared.fields["hidden_dim"] // fields["moe_inter_dim"]
+    norms = next(
+        (one for key, one in made.fields.items() if key.startswith(f"{EVERY}RMSNorm") or "RMSNorm" in key), None
+    )
+    if isinstance(norms, CallRecord) and "eps" in norms.fields:
+        fields["norm_eps"] = norms.fields["eps"]
+    return torchtitan_models.model_of(table["family"], nested(fields))
+
+
+UNSET = object()
+
+
+def _set(call: CallRecord, path: str) -> Any:
+    """What is set below a call by its dotted name; UNSET where nothing is."""
+    part: Any = call
+    for step in path.split("."):
+        if not isinstance(part, CallRecord) or step not in part.fields:
+            return UNSET
+        part = part.fields[step]
+    return part
+
+
+# --- the JSON of a job ------------------------------------------------------------------------------------------------
+
+KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "activation_checkpoint": (("force_recompute_mm_shapes_by_fqns", "SelectiveAC"), ("memory_budget", "MemoryBudgetAC"),
+                              ("", "FullAC")),
+    "loss": (("num_chunks", "ChunkedLossWrapper"), ("mtp_scale", "MTPLoss"), ("", "CrossEntropyLoss")),
+    "dispatcher": (("non_blocking_capacity_factor", "hybridep"), ("cudagraphable", "deepep"),
+                   ("dtype", "minimal_async_ep"), ("", "standard")),
+}  # fmt: skip
+"""Classes of a part of a dump, which names none, by a field that each has alone."""
+
+
+def is_dump(text: str) -> bool:
+    """Whether a text is the JSON of a job's configuration (debug.save_config_file)."""
+    return '"model_spec"' in text and '"training"' in text and '"parallelism"' in text
+
+
+def of_dump(path: Path, text: str, given: Sequence[str], world: int, model: Model | None) -> Experiment:
+    """The job of a dumped configuration with flags over it."""
+    data = json.loads(text)
+    spec = data.pop("model_spec", None) or {}
+    layers = (spec.get("model") or {}).get("layers") or []
+    settings = flattened(data)
+    for section in ("activation_checkpoint", "loss"):
+        settings[section] = _kind(section, data.get(section))
+    settings |= {"model_spec.name": spec.get("name"), "model_spec.flavor": spec.get("flavor")}
+    experts = [one["moe"] for one in layers if isinstance(one, dict) and one.get("moe")]
+    if experts:
+        settings["model_spec.moe_comm_backend"] = _kind("dispatcher", experts[0]["routed_experts"]["token_dispatcher"])
+    predicted = len((spec.get("model") or {}).get("mtp_layers") or [])
+    settings |= {"model_spec.num_mtp_layers": predicted} if predicted else {}
+    settings |= flags_of(RELEASE, given)
+    framework = load_framework(RELEASE)
+    loaded = model or flavored(framework, settings)
+    if loaded is not None and model is None and len(layers) != loaded.num_layers:
+        settings["model_spec.flavor"] = loaded = None  # changed by its configuration
+    read = of_torchtitan(path, settings, world, loaded, framework)
+    return replace(read, assumed=(*read.assumed, "fp8 = none: a dump names no converters; --set fp8= changes it"))
+
+
+def _kind(section: str, part: Any) -> str | None:
+    if part is None:
+        return None
+    return next(kind for field, kind in KINDS[section] if not field or field in part)
