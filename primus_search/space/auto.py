@@ -106,7 +106,8 @@ def _of_framework(axis: str, usual: tuple[AxisValue, ...], framework: Framework)
     own = tuple(KNOB[axis].code(word) for word in key.auto)
     if own and len(usual) > 1:
         return own
-    return tuple(value for value in usual if has_word(key, spelled(axis, value))) or own or usual[:1]
+    plain = tuple(value for value in (KNOB[axis].default,) if has_word(key, spelled(axis, value)))
+    return tuple(value for value in usual if has_word(key, spelled(axis, value))) or own or plain or usual[:1]
 
 
 def word_values(
