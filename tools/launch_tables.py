@@ -2,12 +2,13 @@
 
     python -m tools.launch_tables torchtitan .venv/lib/python3.11/site-packages > spaces/keys/torchtitan_flavors.yaml
     python -m tools.launch_tables torchtitan_configs CHECKOUT > spaces/keys/torchtitan_configs.yaml
-    python -m tools.launch_tables nemo .venv/lib/python3.11/site-packages > spaces/keys/nemo_recipes.yaml
+    python -m tools.launch_tables nemo ../Megatron-Bridge ../Megatron-LM > spaces/keys/nemo_recipes.tsv
 
-Sources are read as text (`ast`), never imported.
+Sources are read as text (`ast`, `package_text`), never imported.
 """
 
 import ast
+import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,24 +22,19 @@ from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
 from primus_search.launch.read.python_calls import PythonModule
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of
+from primus_search.models.tokenizers import model_of_tokenizer
+from tools.package_text import Function, Package, Record, Unknown
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
 
-def plain(node: ast.expr, known: Mapping[str, Any] | None = None) -> Any:
-    """A literal; a call as its keywords, a name of torch's types as its last part; known: constants of the module.
-
-    Raises ValueError for others.
-    """
+def plain(node: ast.expr) -> Any:
+    """A literal; a call as its keywords. Raises ValueError for others."""
     match node:
-        case ast.Name() if known and node.id in known:
-            return known[node.id]
         case ast.Call(func=ast.Name(), args=[]):
-            return {str(word.arg): plain(word.value, known) for word in node.keywords}
-        case ast.Attribute(value=ast.Name(id="torch")):
-            return node.attr
+            return {str(word.arg): plain(word.value) for word in node.keywords}
         case ast.List():
-            return [plain(one, known) for one in node.elts]
+            return [plain(one) for one in node.elts]
     return ast.literal_eval(node)
 
 
@@ -71,100 +67,119 @@ def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in SOURCES["unread"]}
 
 
-def nemo(site: Path) -> dict[str, Any]:
-    """Every pre-training recipe without parameters: the model that it takes, and the settings that it makes."""
-    recipes = site / "megatron" / "bridge" / "recipes"
-    common = _functions(recipes / "common.py")["_pretrain_common"]
-    call = next(one for one in ast.walk(common) if isinstance(one, ast.Call) and ast.unparse(one.func) == BASE)
-    sections = [(str(word.arg), word.value) for word in call.keywords if isinstance(word.value, ast.Call)]
-    base = [(f"{name}.{word.arg}", word.value) for name, part in sections for word in part.keywords]
-    found: dict[str, Any] = {}
-    for path in sorted(recipes.rglob("*.py")):
-        known = _constants(path)
-        for name, function in _functions(path).items():
-            if name.endswith("pretrain_config") and name[0] != "_" and not function.args.args:
-                model = _model(function)
-                if model:
-                    settings = _settings([*base, *_assigned(function)], known)
-                    settings |= _layout(path, settings)
-                    found[name.removesuffix("_config")] = {"model": model, "settings": settings}
-    return found
+def nemo(bridge: Path, megatron: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, model and settings of every pre-training recipe without parameters, by the text of Bridge and Megatron.
+
+    Recipes of benchmarks stand before those of the library that have their name (scripts/training/recipe_metadata.py).
+    """
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    package = _bridge(bridge / "src", megatron)
+    for folder in ("perf_recipes", "recipes"):
+        for path in sorted((bridge / "src" / PACKAGE / folder).rglob("*.py")):
+            module = ".".join(path.relative_to(bridge / "src").with_suffix("").parts)
+            for name in recipe_names(ast.parse(path.read_text(encoding="utf-8"))):
+                if name not in found:
+                    config = package.call(module, name)
+                    if isinstance(config.fields["mixed_precision"], str):
+                        config.put("mixed_precision", package.call(PRECISIONS, config.fields["mixed_precision"]))
+                    found[name] = _model(config), _settings(config)
+    return ((name.removesuffix("_config"), *found[name]) for name in sorted(found, key=lambda n: (found[n][0], n)))
 
 
-BASE = "ConfigContainer"
+PACKAGE, PRECISIONS = "megatron/bridge", "megatron.bridge.training.mixed_precision"
 
 
-def _functions(path: Path) -> dict[str, ast.FunctionDef]:
-    return {one.name: one for one in ast.parse(path.read_text()).body if isinstance(one, ast.FunctionDef)}
+def _bridge(*roots: Path) -> Package:
+    """Bridge's text, where a model is that of the preset with its name on the hub, and a precision that of its name."""
+
+    def provider(called: Unknown) -> Record:
+        name = next((one for one in called.arguments if isinstance(one, str)), "")
+        made: Record = package.instance("megatron.bridge.models.gpt_provider", "GPTModelProvider")
+        made.fields |= {"hub": name, "vocab_size": Unknown("vocab_size")}
+        if model := model_of_tokenizer(name):
+            made.fields |= {"vocab_size": model.vocab_size, "num_layers": model.num_layers, "hidden_size": model.hidden,
+                            "mtp_num_layers": model.num_mtp_layers or None}  # fmt: skip
+        return made
+
+    def precision(called: Unknown) -> Any:
+        return package.call(PRECISIONS, called.arguments[0])
+
+    models = ("to_megatron_provider", "get_model_config", "to_text_provider", "provider_bridge")
+    package = Package(*roots, results={
+        **dict.fromkeys(models, provider), "get_mixed_precision_config": precision, "safe_get_rank": lambda _: 0,
+        "is_initialized": lambda _: False, "is_available": lambda _: True,
+    })  # fmt: skip
+    return package
 
 
-def _constants(path: Path) -> dict[str, Any]:
-    """Numbers and words that a module names."""
-    pairs = [(one.target, one.value) for one in ast.parse(path.read_text()).body if isinstance(one, ast.AnnAssign)]
-    return {t.id: v.value for t, v in pairs if isinstance(t, ast.Name) and isinstance(v, ast.Constant)}
+def recipe_names(tree: ast.Module) -> Iterator[str]:
+    """Recipes for pre-training that a module defines, or imports under a name of its own."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) if not node.args.args:
+                named = [name]
+            case ast.ImportFrom(names=names):
+                named = [one.asname for one in names if one.asname]
+            case _:
+                named = []
+        yield from (one for one in named if one[0] != "_" and "pretrain" in one and one.endswith("_config"))
 
 
-def _model(function: ast.FunctionDef) -> str:
-    """The HuggingFace name that a recipe takes its model from; empty where it has none."""
-    calls = [one for one in ast.walk(function) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)]
-    names = [one.args[0] for one in calls if one.func.attr == "from_hf_pretrained" and one.args]  # type: ignore
-    return next((str(one.value) for one in names if isinstance(one, ast.Constant)), "")
+def _model(config: Record) -> str:
+    """The name on the hub of a recipe's model, else of its tokenizer; in brackets its class where that has sizes."""
+    model, tokenizer = config.fields["model"], config.fields["tokenizer"]
+    if model.kind not in OWN_SIZES:
+        return f"({model.kind})"
+    return str(model.fields.get("hub") or tokenizer.fields.get("tokenizer_model") or "")
 
 
-def _settings(assigned: Iterable[tuple[str, ast.expr]], known: Mapping[str, Any]) -> dict[str, Any]:
+OWN_SIZES = ("GPTModelProvider", "HybridModelProvider")
+"""Classes of models whose sizes a recipe gives whole; others have some of their own."""
+
+
+def _settings(config: Record) -> dict[str, Any]:
     """Settings under the names that Megatron gives them; what is off and what moves nothing is left out."""
     listed, found = known_keys("megatron"), dict[str, Any]()
-    for target, value in assigned:
-        section, _, key = target.partition(".")
-        try:
-            given = plain(value, known) if section in SOURCES["settings"] else None
-        except ValueError:
-            continue
-        fields = given if isinstance(given, dict) and not key else {key or section: given}
-        found |= {listed.renamed.get(name, name): one for name, one in fields.items()}
+    for section in SOURCES["settings"]:
+        held = config.fields.get(section)
+        given = {n: v for n, v in held.fields.items() if n in held.given} if isinstance(held, Record) else {}
+        found |= {listed.renamed.get(name, name): plain_value(value) for name, value in given.items()}
+    if "mtp_num_layers" in found:
+        found["mtp_num_layers"] = found["mtp_num_layers"] or 0
     unlisted = {name: one for name, one in found.items() if name not in listed.irrelevant}
     return {name: one for name, one in unlisted.items() if one is not None and name not in SOURCES["data"]}
 
 
-def _layout(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The layout of stages that the recipe's module keeps for its pipeline, as Megatron's letters; none without it."""
-    maps = [one.value for one in ast.walk(ast.parse(path.read_text()))
-            if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "layout_map"]  # fmt: skip
-    wanted = (settings.get("pipeline_model_parallel_size", 1), settings.get("virtual_pipeline_model_parallel_size", 1))
-    last = ["mtp"] * settings.get("mtp_num_layers", 1) + ["loss"]
-    for table in maps:
-        assert isinstance(table, ast.Dict)
-        for key, value in zip(table.keys, table.values, strict=True):
-            if key is not None and ast.literal_eval(key) == wanted and not isinstance(value, ast.Constant):
-                stages = _stages(value, last)
-                return {"pipeline_model_parallel_layout": "|".join("".join(LETTERS[one] for one in s) for s in stages)}
-    return {}
+def plain_value(value: Any) -> Any:
+    """A setting as a launch file has it: types and functions by their names, stages as letters; None for records."""
+    match value:
+        case Unknown(name):
+            return name.rpartition(".")[2] if name.partition(".")[0] == "torch" else None
+        case Record() | Function():
+            return None
+        case [[*_], *_]:
+            return "|".join("".join(LETTERS[one] for one in stage) for stage in value)
+        case list() | tuple():
+            return [plain_value(one) for one in value]
+    return value
 
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
-def _stages(node: ast.expr, last: list[str]) -> Any:
-    """Sums and multiples of lists."""
-    match node:
-        case ast.BinOp(op=ast.Add()):
-            return _stages(node.left, last) + _stages(node.right, last)
-        case ast.BinOp(op=ast.Mult()):
-            return _stages(node.left, last) * ast.literal_eval(node.right)
-        case ast.List():
-            return [_stages(one, last) for one in node.elts]
-        case ast.Name(id="last_layer"):
-            return last
-    return ast.literal_eval(node)
+def lines(recipes: Iterable[tuple[str, str, dict[str, Any]]]) -> Iterator[str]:
+    """Rows of the table: name, model, an earlier row of the model, and what is other than there; null is left out."""
+    earlier: list[tuple[str, str, dict[str, Any]]] = []
+    for name, model, settings in recipes:
+        near = [(like, _changes(of, settings)) for like, its, of in earlier if its == model]
+        like, changes = min([("", settings), *near], key=lambda one: len(json.dumps(one[1])))
+        yield "\t".join([name, model, like, json.dumps(changes, separators=(",", ":"))])
+        earlier.append((name, model, settings))
 
 
-def _assigned(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
-    """`cfg.a.b = value` of a function as `a.b` and the value."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            name = ast.unparse(node.targets[0])
-            if name.startswith("cfg."):
-                yield name.removeprefix("cfg."), node.value
+def _changes(of: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    changed = {key: value for key, value in settings.items() if key not in of or of[key] != value}
+    return changed | dict.fromkeys(key for key in of if key not in settings)
 
 
 def torchtitan_configs(site: Path) -> dict[str, Any]:
@@ -180,16 +195,20 @@ def torchtitan_configs(site: Path) -> dict[str, Any]:
     return found
 
 
-TABLES = {"torchtitan": torchtitan, "torchtitan_configs": torchtitan_configs, "nemo": nemo}
+TABLES = {"torchtitan": torchtitan, "torchtitan_configs": torchtitan_configs}
 
 
-def main(name: str, site: str) -> int:
-    """Print a table as YAML, its source first."""
-    package = "megatron_bridge" if name == "nemo" else "torchtitan"
-    release = next((p.name.split("-")[1].removesuffix(".dist") for p in Path(site).glob(f"{package}-*.dist-info")), "")
-    release = release.removesuffix(".dist")
-    print(f"# Written by `python -m tools.launch_tables {name}` from {package} {release} as pip installs it.")
-    print(yaml.safe_dump(TABLES[name](Path(site)), sort_keys=False, width=118, default_flow_style=None), end="")
+def main(name: str, *places: str) -> int:
+    """Print a table, its source first."""
+    if name == "nemo":
+        print("# Recipes of NVIDIA-NeMo/Megatron-Bridge 067f987d (0.7, 2026-08-22), by `python -m tools.launch_tables`")
+        print("# name\tmodel\tlike\tsettings")
+        print(*lines(nemo(*map(Path, places))), sep="\n")
+        return 0
+    site = Path(places[0])
+    release = next((p.name.split("-")[1].removesuffix(".dist") for p in site.glob("torchtitan-*.dist-info")), "")
+    print(f"# Written by `python -m tools.launch_tables {name}` from torchtitan {release} as pip installs it.")
+    print(yaml.safe_dump(TABLES[name](site), sort_keys=False, width=118, default_flow_style=None), end="")
     return 0
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
+from primus_search.files.source import did_you_mean
 from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.recipes import is_recipe, recipes
 from primus_search.launch.refusals import refused
 from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
@@ -59,8 +61,9 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
 
 def must_be_readable(path: Path) -> None:
     """Raise `InputError` before a search where its baseline cannot be read."""
-    if not path.is_file():
-        raise InputError([Problem(f"--baseline {path}", "no such file")])
+    if not path.is_file() and not is_recipe(path):
+        what = f"no such file, and no recipe of Megatron-Bridge{did_you_mean(path.name, recipes())}"
+        raise InputError([Problem(f"--baseline {path}", what)])
     read_job(path, 1)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from primus_search.values.candidates import Candidates
 
 DEFAULT_SEQUENCE, DEFAULT_SAMPLES_PER_GPU = 4096, 8
+MOST_NAMED = 20
+"""Names that a message lists of many."""
 
 
 def project(
@@ -123,13 +125,13 @@ def _per_node(sets: list[str]) -> int:
 
 def _recipe(name: str) -> Path:
     """The path that stands for a recipe. Raises `InputError` for a name that none has."""
-    from primus_search.files.known_keys import key_table
     from primus_search.files.source import did_you_mean
-    from primus_search.launch.read.experiments import RECIPES, is_recipe
+    from primus_search.launch.read.recipes import is_recipe, recipes
 
     if not is_recipe(Path(name)):
-        known = key_table(RECIPES)
-        what = f"no recipe of Megatron-Bridge that is known{did_you_mean(name, known)} - known: {', '.join(known)}"
+        known = sorted(recipes(), key=lambda one: (one[:4] != name[:4], one))
+        what = f"no recipe of Megatron-Bridge that is known{did_you_mean(name, known)} - {len(known)} are: "
+        what += f"{', '.join(known[:MOST_NAMED])} ... (spaces/keys/nemo_recipes.tsv)"
         raise InputError([Problem(f"--recipe {name[:80]}", what)])
     return Path(name)
 

@@ -52,6 +52,16 @@ def key_table(name: str) -> Any:
     raise InputError([Problem(f"{FOLDER}/{name}.yaml", "no such file; the list of known keys is part of the package")])
 
 
+def key_rows(name: str) -> list[list[str]]:
+    """The rows of `spaces/keys/NAME.tsv`, each its fields; InputError as `key_table`."""
+    for root in roots():
+        path = root / FOLDER / f"{name}.tsv"
+        if path.is_file():
+            lines = path.read_text(encoding="utf-8").splitlines()
+            return [line.split("\t") for line in lines if line[:1] != "#"]
+    raise InputError([Problem(f"{FOLDER}/{name}.tsv", "no such file; it is part of the package")])
+
+
 @lru_cache
 def known_keys(name: str) -> KnownKeys:
     """The lists of the format of that name; InputError as `key_table`."""

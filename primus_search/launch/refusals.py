@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import finite_number, whole_number
-from primus_search.files.known_keys import FOLDER, key_table
-from primus_search.files.search_path import roots
+from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.contract import is_off
 from primus_search.launch.expressions import filled_in, parsed, value_of
 from primus_search.models.layer_pattern import layer_pattern
@@ -93,12 +91,7 @@ RELEASES: Mapping[str, tuple[Release, ...]] = {
 @lru_cache(maxsize=8)
 def arguments(release: str) -> Mapping[str, Argument]:
     """Every argument of a release (`megatron@core_0.20`) by its name. Raises `InputError` where no table is there."""
-    for root in roots():
-        path = root / FOLDER / "arguments" / f"{release}.tsv"
-        if path.is_file():
-            lines = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#")
-            return {line[0]: _argument(*line) for line in lines}
-    raise InputError([Problem(f"{FOLDER}/arguments/{release}.tsv", "no such file; it is part of the package")])
+    return {line[0]: _argument(*line) for line in key_rows(f"arguments/{release}")}
 
 
 def _argument(name: str, kind: str, default: str, choices: str = "", flags: str = "") -> Argument:

@@ -11,6 +11,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.launch.contract import translated
 from primus_search.launch.experiment import Experiment, settled, silent_axes
 from primus_search.launch.read import experiments
+from primus_search.launch.read.recipes import is_recipe
 from primus_search.launch.world import World
 from primus_search.learning.readers import read_log
 from primus_search.learning.reading import Assumption, LogReading
@@ -61,7 +62,7 @@ def read_job(path: Path, world: int = 0, model: Model | None = None, arguments: 
     `arguments`: what a script is started with.
     Raises `InputError` where it is neither.
     """
-    if path.suffix not in LAUNCH_SUFFIXES and not experiments.is_recipe(path):
+    if path.suffix not in LAUNCH_SUFFIXES and not is_recipe(path):
         try:
             reading = read_log(path)
         except InputError:

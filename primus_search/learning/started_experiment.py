@@ -11,6 +11,7 @@ from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind, names
 from primus_search.launch.experiment_space import Start
+from primus_search.launch.read.recipes import is_recipe
 from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
 from primus_search.models.model_files import load_model
@@ -23,9 +24,9 @@ def start(
 ) -> Start:
     """The experiment of a file on `nodes` nodes of `per_node` GPUs of some hardware, as far as they are given.
 
-    Hardware left out is the one that a folder of the path is called after (MI355X); nodes and GPUs per node left out
-    are those the file starts, else the fewest nodes of the hardware that its degrees fill. `arguments`: what a script
-    is started with. Raises `InputError` where neither gives them.
+    Hardware left out is the one that a folder of the path (MI355X) or a part of a recipe's name is called after; nodes
+    and GPUs per node left out are those that the file starts, else the fewest nodes of the hardware that its degrees
+    fill. `arguments`: what a script is started with. Raises `InputError` where neither gives them.
     """
     name = hardware or _hardware_of(path)
     of_hardware = load_hardware(name).network.gpus_per_node
@@ -78,7 +79,10 @@ def _preset_of(model: Model) -> str:
 
 def _hardware_of(path: Path) -> str:
     known = names(FileKind.HARDWARE)
-    for part in reversed(path.resolve().parts):
+    parts = path.name.split("_") if is_recipe(path) else path.resolve().parts
+    for part in reversed(parts):
         if part.lower() in known:
             return part.lower()
-    raise InputError([Problem("--hardware", "is needed: no folder of the file is called after hardware")])
+    raise InputError(
+        [Problem("--hardware", "is needed: no folder of the file or part of its name is called after hardware")]
+    )

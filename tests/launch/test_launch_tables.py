@@ -1,16 +1,13 @@
-"""What frameworks ship under a name: torchtitan's flavors and Megatron-Bridge's recipes."""
+"""What frameworks ship under a name: torchtitan's flavors."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from primus_search.cli import app
 from primus_search.files.known_keys import key_table
 from primus_search.launch.read import torchtitan_models
-from primus_search.launch.read.experiments import RECIPES, read_experiment
+from primus_search.launch.read.experiments import read_experiment
 from primus_search.models.model_files import load_model
 
 SAME = {
@@ -63,27 +60,3 @@ def test_a_flavor_that_torchtitan_does_not_register_is_refused(tmp_path: Path) -
     job = tmp_path / "job.toml"
     job.write_text('[model]\nname = "llama3"\nflavor = "9B"\n[activation_checkpoint]\nmode = "none"\n')
     assert read_experiment(job, 8).model is None
-
-
-def test_every_recipe_but_one_is_read_whole() -> None:
-    refused = "qwen3_next_80b_a3b_pretrain"  # recomputes whole MoE layers
-    names = set(key_table(RECIPES)) - {refused}
-    assert len(names) >= 40
-    for name in names:
-        read = read_experiment(Path(name), 64)
-        assert read.model is not None and read.seq_length and read.global_batch_size, name
-
-
-def test_a_recipe_is_projected_by_its_name() -> None:
-    given = ["project", "--recipe", "deepseek_v3_pretrain", "--hardware", "h100", "--json"]
-    figures = json.loads(CliRunner().invoke(app, given).stdout)
-    row = figures["candidate"]
-    assert {axis: row[axis] for axis in ("tp", "pp", "ep", "recompute")} == {
-        "tp": 2, "pp": 16, "ep": 64, "recompute": "selective",
-    }  # fmt: skip
-    assert figures["workload"]["global_batch_size"] == 4096
-
-
-def test_an_unknown_recipe_is_named_with_the_nearest_one() -> None:
-    result = CliRunner().invoke(app, ["project", "--recipe", "llama3_80b_pretrain", "--hardware", "h100"])
-    assert "no recipe of Megatron-Bridge that is known; did you mean 'llama3_" in str(result.exception)

@@ -10,7 +10,9 @@ import pytest
 from primus_search.declare import make_space
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
+from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs
+from tools.package_text import Package
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
 PROVIDER = {
@@ -74,3 +76,19 @@ def test_a_script_names_its_release_and_the_dataset_of_that_release(release: str
     text = launch_files(job).texts["nemo.sh"]
     assert f" --dataset {dataset} " in text
     assert needs in next(line for line in text.splitlines() if line.startswith("# Needs: "))
+
+
+@needs("nemo", "megatron@core_0.20")
+def test_hybrid_stacks_are_written_in_fields_of_their_provider() -> None:
+    """HybridModelProvider of Megatron-Bridge, which has no scaling of positions."""
+    bridge = Package(sources("nemo") / "src", sources("megatron@core_0.20"))
+    fields = bridge.instance("megatron.bridge.models.hybrid.hybrid_provider", "HybridModelProvider").fields
+    for job in nemo_jobs("nemotron3_nano", 10):
+        found = {key.partition(".")[2] for key in overrides(launch_files(job).texts["nemo.sh"]) if key[:6] == "model."}
+        assert found - fields.keys() == set()
+
+
+def test_formats_that_a_recipe_of_the_model_keeps_are_to_be_set_in_it() -> None:
+    """DeepSeek-V3's recipe has BF16 moments and gradients (bridge/recipes/deepseek/h100/deepseek_v3.py)."""
+    lines = [launch_files(nemo_jobs(model, 1)[0]).texts["nemo.sh"] for model in ("deepseek_v3", "llama3.1_8b")]
+    assert ["exp_avg_dtype=float32" in text for text in lines] == [True, False]

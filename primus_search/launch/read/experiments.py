@@ -23,10 +23,10 @@ from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import key_table, known_keys
-from primus_search.files.source import Document, Keys, did_you_mean, plain, read, shown
+from primus_search.files.known_keys import known_keys
+from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, SFT, keys_of, tuning_in
-from primus_search.launch.contract import same, translated, whole
+from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
 from primus_search.launch.read.launchers import (
@@ -39,16 +39,15 @@ from primus_search.launch.read.launchers import (
 )
 from primus_search.launch.read.megatron import candidate_words, model_keys
 from primus_search.launch.read.other_files import not_read
+from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
     CONFIG,
     PER_NODE,
-    RUNS_RECIPE,
     STARTS,
     UNDECIDED,
     WORLD,
     WRITTEN,
-    recipe_in,
     settings_in,
 )
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
@@ -62,7 +61,7 @@ from primus_search.models.families.megatron_hybrid import PATTERNS
 from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.model_files import load_model
-from primus_search.models.tokenizers import assumed_vocabulary, model_of_tokenizer
+from primus_search.models.tokenizers import assumed_vocabulary
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
@@ -92,7 +91,8 @@ def read_experiment(
     of Megatron-Bridge stands for a file. Raises `InputError` where the file is none, or sets what cannot be read.
     """
     if is_recipe(path):
-        return _recipe(path, world, model, path.name)
+        with readable(shown(path)):
+            return of_recipe(path, NamedRecipe(path.name), world, model, of_settings)
     text = read_text(path, most=MAX_TABLE_BYTES)
     reader = _reader_of(path, text)
     if reader is None:
@@ -121,7 +121,9 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     if STARTS_TORCHTITAN.search(text):
         return of_command
     if RUNS_RECIPE.search(text):
-        return _script_of_recipe
+        return lambda path, text, world, model: of_recipe(
+            path, started_in(text, path.parent), world, model, of_settings
+        )
     is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
     return _megatron if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
 
@@ -427,44 +429,6 @@ def _of_mapping(path: Path, _: str, world: int, model: Model | None) -> Experime
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     script = " ".join(word for key, value in given.items() for word in _argument(str(key), value))
     return _of_written(path, settings_in(script, {**os.environ, **environ}), world, model)
-
-
-RECIPES = "nemo_recipes"
-"""The table of Megatron-Bridge's recipes, which `tools/launch_tables.py` writes."""
-
-
-def is_recipe(path: Path) -> bool:
-    """Whether a path is no file and the name of a recipe."""
-    return path.name.removesuffix("_config") in key_table(RECIPES) and not path.exists()
-
-
-def _recipe(
-    path: Path, world: int, model: Model | None, name: str, overrides: Settings = NOTHING, started: World = NO_WORLD
-) -> Experiment:
-    """The job of a recipe with the settings that a script overrides, and the GPUs that it starts.
-
-    Raises ValueError for a recipe that is not known, and for overrides of its model, which no preset follows.
-    """
-    recipe, framework = key_table(RECIPES).get(name.removesuffix("_config")), load_framework("nemo")
-    if recipe is None:
-        raise ValueError(
-            f"{name} is no recipe of Megatron-Bridge that is known{did_you_mean(name, key_table(RECIPES))}"
-        )
-    changed, _ = translated(framework, overrides)
-    sizes = sorted(k for k in model_keys() & changed.keys() if not same(changed[k], recipe["settings"].get(k)))
-    if sizes and model is None:
-        raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
-    model = model or model_of_tokenizer(recipe["model"])
-    read = of_settings(path, framework, recipe["settings"] | changed, started.gpus or world, model, started)
-    if model is not None:
-        return read
-    what = f"takes its model from {recipe['model']}, which no preset is; give --model a preset or a config.json"
-    return replace(read, model_problems=(Problem(path.name, what),))
-
-
-def _script_of_recipe(path: Path, text: str, world: int, model: Model | None) -> Experiment:
-    name, overrides, started = recipe_in(text, folder=path.parent)
-    return _recipe(path, world, model, name, overrides, started)
 
 
 def _argument(key: str, value: Any) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from primus_search.launch.refusals import VARIABLE
 from primus_search.launch.script import bash
-from primus_search.launch.script.shell_variables import MARK, MOST_TEXT, UNSET
-from primus_search.launch.world import World, world_of
+from primus_search.launch.script.shell_variables import MARK, MOST_TEXT
+from primus_search.launch.world import world_of
 
 FLAGS = {
     "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
@@ -64,27 +64,6 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     if text := script.written(str(found.get(CONFIG, ""))):
         found[WRITTEN] = text
     return found
-
-
-RUNS_RECIPE = re.compile(r"(?:^|\s)--recipe[= ]")
-"""A program of Megatron-Bridge that is given a recipe."""
-_OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
-
-
-def recipe_in(text: str, folder: Path | None = None) -> tuple[str, dict[str, str], World]:
-    """The last recipe that a script runs (`run_recipe.py --recipe NAME section.key=value`), its overrides by their last
-    name, and the GPUs. Raises ValueError where it runs none, or where a variable of them has no value."""
-    script = bash.followed(text, os.environ, folder)
-    runs = [(words, [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])])
-            for words in script.commands]  # fmt: skip
-    words, parts = next(((words, parts) for words, parts in reversed(runs) if "--recipe" in parts[:-1]), ([], []))
-    if not parts:
-        raise ValueError("starts no program with --recipe NAME")
-    overrides = {found[1]: found[2] for word in words if (found := _OVERRIDE.fullmatch(word))}
-    name = parts[parts.index("--recipe") + 1]
-    if unset := UNSET.search(" ".join([name, *overrides.values()])):
-        raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
-    return name, overrides, world_of(words, bash.slurm(text))
 
 
 def _settings(script: bash.Script) -> dict[str, Any]:

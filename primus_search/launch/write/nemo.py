@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from primus_search.launch.adapters import adapter_settings
+from primus_search.launch.read.recipes import recipes
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
+from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model import Model
 
 FP8_ATTENTION = "fp8_dot_product_attention"
@@ -26,7 +28,9 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     said = model_settings(job) | candidate_settings(job) | argument_table("training")
     spelling = argument_table("nemo")
     renamed, opposites = spelling["renamed"], spelling["opposites"]
-    found: dict[str, Any] = spelling["off"] | _precision(job.row["fp8"], said)
+    left_out = spelling["of_gpt"] if job.model.is_single_block else []
+    off = {key: value for key, value in spelling["off"].items() if key not in left_out}
+    found: dict[str, Any] = off | _precision(job.row["fp8"], said)
     found["model.num_query_groups"] = job.model.num_kv_heads
     for name, value in said.items():
         ours = renamed.get(name, name)
@@ -58,7 +62,23 @@ def by_hand(job: LaunchJob) -> list[str]:
         lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
     if job.cluster.stack.precision.gradient_comm_bytes == 2.0 and not job.row["fp8_attention"]:
         lines.append("RECIPE: priced with gradients reduced in BF16 (grad_reduce_in_fp32 of its mixed_precision false)")
-    return lines
+    return [*lines, *_formats(job)]
+
+
+def _formats(job: LaunchJob) -> list[str]:
+    """Formats of the optimizer that the recipe has to have, where it is not known to have them."""
+    setting = dict(job.framework.spellings["state_format"].values[job.row["state_format"]])
+    dtypes = {key: setting.get(key, "float32") for key in OF_STATE}
+    own = [one for one in recipes().values() if model_of_tokenizer(one.model) == job.model]
+    if all(one.settings.get(key, "float32") == dtype for one in own for key, dtype in dtypes.items()) and (
+        own or "exp_avg_dtype" not in setting
+    ):
+        return []
+    wanted = ", ".join(f"{key}={dtype}" for key, dtype in dtypes.items())
+    return [f"RECIPE: priced with {wanted}; set them in the recipe (torch types, which no override names)"]
+
+
+OF_STATE = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype")
 
 
 def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:

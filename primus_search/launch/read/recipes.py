@@ -1,0 +1,148 @@
+"""Jobs of Megatron-Bridge: a recipe by its name, and a command that runs one with settings over it.
+
+    is_recipe(Path("llama3_8b_pretrain_8gpu_h100_bf16_config"))
+    started_in("setup_experiment.py -m llama -mr llama3_8b -ng 8 -g h100 -c fp8_cs -tp 2", Path())
+
+`spaces/keys/nemo_recipes.tsv` has what every recipe assigns; `tools/launch_tables.py` writes it.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import Problem
+from primus_search.base.guards.values import whole_number
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_rows, key_table
+from primus_search.files.source import did_you_mean
+from primus_search.launch.contract import same, translated
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.megatron import model_keys
+from primus_search.launch.script import bash
+from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.world import NO_WORLD, World, world_of
+from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.values.machine.framework import Settings
+from primus_search.values.model import Model
+
+RECIPES, COMMANDS = "nemo_recipes", "nemo_commands"
+RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
+"""Settings by which recipes change the model that they name, and its fields."""
+VISION = "vision tower: more memory, slower (its layers and images are not priced; the model of text is)"
+RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
+"""A program of Megatron-Bridge that is given a recipe."""
+_OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
+_GPUS = re.compile(r"_([0-9]+)gpu_")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a recipe assigns: the name on the hub of its model, its class in brackets where that has sizes of its own,
+    empty where the settings size it; and its settings."""
+
+    model: str
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRecipe:
+    """A recipe by its name, the settings of a command over it, and the GPUs that the command starts."""
+
+    name: str
+    overrides: Settings = field(default_factory=dict)
+    started: World = NO_WORLD
+
+
+@lru_cache(maxsize=1)
+def recipes() -> Mapping[str, Recipe]:
+    """Every recipe by its name without `_config`; InputError without the table."""
+    found: dict[str, Recipe] = {}
+    for name, model, like, text in key_rows(RECIPES):
+        settings = {**(found[like].settings if like else {}), **json.loads(text)}
+        found[name] = Recipe(model, {key: value for key, value in settings.items() if value is not None})
+    return found
+
+
+def is_recipe(path: Path) -> bool:
+    """Whether a path is no file and the name of a recipe."""
+    return path.name.removesuffix("_config") in recipes() and not path.exists()
+
+
+def of_recipe(
+    path: Path, one: NamedRecipe, world: int, model: Model | None, of_settings: Callable[..., Experiment]
+) -> Experiment:
+    """The job of a recipe with the settings that a command has over it, on the GPUs that the command or the name gives.
+
+    Raises ValueError for a recipe that is not known, and for overrides of its model, which no preset follows.
+    """
+    recipe, framework = recipes().get(one.name.removesuffix("_config")), load_framework("nemo")
+    if recipe is None:
+        raise ValueError(f"{one.name} is no recipe of Megatron-Bridge that is known{did_you_mean(one.name, recipes())}")
+    if model is None and recipe.model[:1] == "(":
+        raise ValueError(f"{recipe.model[1:-1]} of {one.name} is not modelled; give --model a preset or a config.json")
+    changed, _ = translated(framework, one.overrides)
+    sizes = sorted(k for k in model_keys() & changed.keys() if not same(changed[k], recipe.settings.get(k)))
+    if sizes and model is None:
+        raise ValueError(f"{', '.join(sizes)}: another model than that of {one.name}; give --model its config.json")
+    model = model or _resized(model_of_tokenizer(recipe.model), recipe.settings)
+    named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
+    started = one.started or named
+    of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
+    settings = {**of_length, **recipe.settings, **changed}
+    read = of_settings(path, framework, settings, started.gpus or world, model, started)
+    if any(key.startswith("freeze_vision") for key in recipe.settings):
+        read = replace(read, not_modelled=(*read.not_modelled, VISION))
+    if read.model is not None or not recipe.model:
+        return read
+    what = f"takes its model from {recipe.model}, which no preset is; give --model a preset or a config.json"
+    return replace(read, model_problems=(Problem(path.name, what),))
+
+
+def _resized(model: Model | None, settings: Settings) -> Model | None:
+    fields: dict[str, Any] = {name: settings[key] for key, name in RESIZED.items() if key in settings}
+    return replace(model, **fields) if model and fields else model
+
+
+def started_in(text: str, folder: Path) -> NamedRecipe:
+    """The last recipe that a script runs, the settings of its command by their last name, and the GPUs.
+
+    Raises ValueError where it runs none, or where a variable of them has no value.
+    """
+    script, table = bash.followed(text, os.environ, folder), key_table(COMMANDS)
+    for words in reversed(script.commands):
+        parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+        given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
+        overrides = {found[1]: found[2] for word in words if (found := _OVERRIDE.fullmatch(word))}
+        overrides = {key: given[key] for key in table["settings"] if key in given} | overrides
+        name = _name(given, table["precisions"])
+        if not name or not any(word.endswith(".py") for word in words):
+            continue
+        if unset := UNSET.search(" ".join([name, *overrides.values()])):
+            raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
+        gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
+        return NamedRecipe(name, overrides, World(gpus, per_node) if gpus else world_of(words, bash.slurm(text)))
+    raise ValueError("starts no program with --recipe NAME")
+
+
+def _name(given: Mapping[str, str], precisions: Mapping[str, str]) -> str:
+    """The name of the recipe that options choose; empty where they choose none. Source: scripts/performance/utils."""
+    if "recipe" in given or "stem" not in given:
+        return given.get("recipe", "")
+    stem, mode = given["stem"], given.get("mode", "pretrain")
+    if "device" not in given:
+        return f"{stem}_{mode}_config"
+    written = given.get("precision", "bf16").lower()
+    variant = f"_{one}" if (one := given.get("variant", "").lower()) not in ("", "v1", "v2") else ""
+    end = f"gpu_{given['device'].lower()}_{precisions.get(written, written.replace('_', ''))}{variant}"
+    if "gpus" in given:
+        return f"{stem}_{mode}_{given['gpus']}{end}_config"
+    fits = [name for name in recipes() if re.fullmatch(rf"{re.escape(stem)}_{mode}_[0-9]+{re.escape(end)}", name)]
+    if len(fits) != 1:
+        raise ValueError(f"{stem} on {given['device']}: give --num_gpus; recipes: {', '.join(fits) or 'none'}")
+    return f"{fits[0]}_config"

@@ -1,0 +1,159 @@
+"""Recipes of Megatron-Bridge by name: the table, what of it is read, and commands that run one."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from primus_search.analysis.own_configuration import must_be_readable
+from primus_search.base.errors import InputError, PrimusSearchError
+from primus_search.cli import app
+from primus_search.files.search_path import FileKind, names
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.megatron import model_keys
+from primus_search.launch.read.recipes import RESIZED, recipes, started_in
+from primus_search.launch.world import World
+from primus_search.learning.started_experiment import start
+from primus_search.models.megatron_arguments import model_arguments
+from primus_search.models.tokenizers import model_of_tokenizer
+from tests.support.judge.checkouts import needs, sources
+from tools.launch_tables import lines, nemo
+
+NAMED = [name for name in recipes() if "gpu_" in name]
+"""Recipes whose name has GPUs and a device: those of benchmarks (megatron/bridge/perf_recipes) and of the library."""
+REFUSED = (
+    "which no preset is", "is not modelled", "names no model", "do not split into whole micro-batches",
+)  # fmt: skip
+"""What a refusal says of a recipe that is not read: its model, its modules, or a batch that its GPUs do not divide."""
+
+
+def test_the_table_has_every_recipe_of_the_benchmarks() -> None:
+    assert len(NAMED) >= 480 and len(recipes()) >= 590
+    counted = Counter(name.split("gpu_")[1].split("_")[0] for name in NAMED)
+    assert counted.keys() >= {"h100", "b200", "b300", "gb200", "gb300"}
+
+
+@pytest.mark.slow
+@needs("nemo", "megatron@core_0.20")
+def test_the_table_is_that_of_the_text_of_bridge() -> None:
+    made = list(lines(nemo(sources("nemo"), sources("megatron@core_0.20"))))
+    table = (Path(__file__).parents[2] / "spaces/keys/nemo_recipes.tsv").read_text().splitlines()
+    assert [line for line in table if line[:1] != "#"] == made
+
+
+COMPARED = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "micro_batch_size",
+    "virtual_pipeline_model_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size",
+    "global_batch_size", "sequence_parallel", "recompute_granularity", "recompute_modules", "recompute_num_layers",
+    "recompute_method", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "offload_modules",
+    "fine_grained_activation_offloading", "moe_shared_expert_overlap", "moe_paged_stash",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@needs("nemo")
+def test_recipes_make_the_settings_that_the_table_has() -> None:
+    """The functions of the benchmarks themselves, run with stand-ins for torch and Megatron-Core."""
+    command = [sys.executable, "-m", "tests.support.judge.bridge_recipes", str(sources("nemo"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(made) >= 400
+    for one in made:
+        settings = recipes()[one["name"].removesuffix("_config")].settings
+        given = one["train"] | one["model"]
+        assert {key: given.get(key) for key in COMPARED} == {key: settings.get(key) for key in COMPARED}, one["name"]
+
+
+@pytest.mark.slow
+def test_every_recipe_on_known_devices_is_read_or_refused_by_name() -> None:
+    """Read: with model, length and batch, 406 of 500."""
+    known = [name for name in NAMED if set(name.split("_")) & set(names(FileKind.HARDWARE))]
+    assert len(known) >= 490
+    refused = Counter[str]()
+    for name in known:
+        try:
+            read = start(Path(f"{name}_config"), "", 0).experiment
+            assert read.model is not None and read.seq_length and read.global_batch_size, name
+        except (PrimusSearchError, ValueError) as error:
+            assert any(why in str(error) for why in REFUSED), (name, str(error))
+            refused[next(why for why in REFUSED if why in str(error))] += 1
+    assert refused.total() <= 0.21 * len(known), refused
+
+
+def test_recipes_change_no_size_of_their_model_but_the_two_that_are_read() -> None:
+    for name, recipe in recipes().items():
+        model = model_of_tokenizer(recipe.model)
+        if model is not None and "hidden_size" not in recipe.settings:
+            sizes = model_arguments(model)
+            given = recipe.settings.keys() & model_keys() - RESIZED.keys() - {"make_vocab_size_divisible_by"}
+            assert {key: recipe.settings[key] for key in given if recipe.settings[key] != sizes.get(key)} == {}, name
+
+
+def test_a_recipe_is_projected_by_its_name_on_its_device() -> None:
+    name = "llama31_405b_pretrain_1024gpu_h100_fp8cs_config"
+    figures = json.loads(CliRunner().invoke(app, ["project", "--recipe", name, "--json"]).stdout)
+    row = figures["candidate"]
+    assert {axis: row[axis] for axis in ("tp", "pp", "vpp", "cp", "fp8")} == {
+        "tp": 8, "pp": 8, "vpp": 8, "cp": 2, "fp8": "hybrid",
+    }  # fmt: skip
+    assert figures["workload"]["global_batch_size"] == 1536
+
+
+def test_an_unknown_recipe_is_named_with_the_nearest_one() -> None:
+    result = CliRunner().invoke(app, ["project", "--recipe", "llama3_80b_pretrain", "--hardware", "h100"])
+    assert "no recipe of Megatron-Bridge that is known; did you mean 'llama3_" in str(result.exception)
+
+
+COMMANDS = {
+    "torchrun --nproc_per_node 8 --nnodes 2 scripts/training/run_recipe.py --recipe "
+    "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config --dataset mock -ep 8 model.pipeline_model_parallel_size=1": (
+        "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config", World(16, 8),
+        {"expert_model_parallel_size": "8", "pipeline_model_parallel_size": "1"},
+    ),
+    "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --model llama3_8b --mode pretrain -gb 64": (
+        "llama3_8b_pretrain_config", World(8, 8), {"global_batch_size": "64"},
+    ),
+    "python scripts/performance/setup_experiment.py -m llama -mr llama3_8b -ng 8 -g h100 -c fp8_cs -a me -gn 8": (
+        "llama3_8b_pretrain_8gpu_h100_fp8cs_config", World(8, 8), {},
+    ),
+    "python scripts/performance/setup_experiment.py -m llama -mr llama31_405b -ng 1024 --gpu H100 -c bf16 -tp 4": (
+        "llama31_405b_pretrain_1024gpu_h100_bf16_config", World(1024, 0), {"tensor_model_parallel_size": "4"},
+    ),
+}  # fmt: skip
+"""Commands of scripts/training/README.md and scripts/performance, and the recipe, GPUs and settings that they start."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_choose_a_recipe_and_settings_over_it(command: str, tmp_path: Path) -> None:
+    found = started_in(command, tmp_path)
+    assert (found.name, found.started, found.overrides) == COMMANDS[command]
+    script = tmp_path / "h100" / "run.sh"
+    script.parent.mkdir()
+    script.write_text(command)
+    assert start(script, "", 0).world == COMMANDS[command][1].gpus
+
+
+def test_a_command_without_gpus_lists_the_recipes_that_fit(tmp_path: Path) -> None:
+    command = "python scripts/performance/setup_experiment.py -m llama -mr llama31_405b -g h100 -c bf16"
+    with pytest.raises(ValueError, match=r"give --num_gpus; recipes: .*llama31_405b_pretrain_512gpu"):
+        started_in(command, tmp_path)
+
+
+def test_the_tower_of_a_vision_model_is_named() -> None:
+    name = next(name for name in NAMED if name.startswith("qwen35_vl_122b") and "_b200_" in name)
+    assert any("vision tower" in note for note in read_experiment(Path(name), 64).not_modelled)
+
+
+def test_a_model_of_another_kind_is_named_by_its_class() -> None:
+    with pytest.raises(InputError, match=r"WanModelProvider of .* is not modelled"):
+        start(Path("wan_14b_pretrain_32gpu_h100_bf16_config"), "", 0)
+
+
+def test_a_recipe_is_a_baseline_by_its_name() -> None:
+    must_be_readable(Path("llama3_8b_pretrain_8gpu_h100_fp8cs_config"))
+    with pytest.raises(InputError, match="no such file, and no recipe of Megatron-Bridge; did you mean 'llama3_8b_"):
+        must_be_readable(Path("llama3_8b_pretrain_8gpu_h100_fp8xs"))
