@@ -18,7 +18,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -113,14 +113,20 @@ FILE = "hardware/sites/first_contact.yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sites:
-    """Errors at first contact, and the publishers whose own clusters have none beside those of their software."""
+    """Errors at first contact, the publishers whose own clusters have none beside those of their software, and families
+    of models that no run identified the rate of a device for."""
 
     errors: SiteErrors
     publishers: frozenset[str]
+    unmeasured: Mapping[str, tuple[str, ...]]
 
-    def of(self, publisher: str) -> SiteErrors | None:
-        """What the cluster of a publisher has; None where runs of theirs are in the fits."""
-        return None if publisher in self.publishers else self.errors
+    def of(self, publisher: str, device: str) -> SiteErrors | None:
+        """What a device has on the cluster of a publisher; None where runs of theirs are in the fits."""
+        return None if publisher in self.publishers else self.on(device)
+
+    def on(self, device: str) -> SiteErrors:
+        """What a device has on a cluster that no fit has seen."""
+        return replace(self.errors, new_families=self.unmeasured.get(device, ()))
 
 
 @lru_cache(maxsize=1)
@@ -135,7 +141,11 @@ def load_sites() -> Sites:
     errors = build(SiteErrors, data.get("errors"), ("errors",), reading)
     if errors is None or reading.problems:
         raise InputError(reading.problems)
-    return Sites(errors=errors, publishers=frozenset(map(str, data.get("publishers") or ())))
+    return Sites(
+        errors=errors,
+        publishers=frozenset(map(str, data.get("publishers") or ())),
+        unmeasured={device: tuple(families) for device, families in (data.get("unmeasured") or {}).items()},
+    )
 
 
 TERA, MICRO = 1e12, 1e-6

@@ -239,7 +239,8 @@ def load_cluster(
 def site_of(hardware: Hardware, publisher: str = "") -> SiteErrors | None:
     """Errors of a cluster of somebody's; None on a machine that its own file was measured on, and for a publisher whose
     runs are in the fits."""
-    return load_sites().of(publisher) if hardware.accelerator.vendor in VENDORS else None
+    device, is_sold = hardware.accelerator, hardware.accelerator.vendor in VENDORS
+    return load_sites().of(publisher, device.name) if is_sold else None
 
 
 VENDORS = ("amd", "nvidia")

@@ -34,6 +34,7 @@ from primus_search.learning.posterior import evidence_of, log_rates, reference_o
 from primus_search.learning.site_stack import learn_stack
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, on_stack
+from tools.fit.supposed_software import copies
 from tools.fit.training import log_rates as fitted_rates
 from tools.fit.training_run import fit_cases
 
@@ -83,13 +84,6 @@ def selected(paths: Sequence[Path], most: int) -> dict[str, list[MeasuredRun]]:
 def is_measured(run: MeasuredRun) -> bool:
     """Whether a run has a rate, a peak, or ran out of memory."""
     return run.has_rate or run.ran_out or run.measured.peak_bytes > 0.0
-
-
-def copies(name: str) -> list[str]:
-    """A stack and every one whose file extends it or says that it has a number as it has."""
-    pattern = re.compile(rf'^extends: *"?{re.escape(name)}"?$|"as {re.escape(name)}[,"]', re.M)
-    files = shipped(FileKind.STACK).items()
-    return [one for one, path in files if one == name or pattern.search(path.read_text(encoding="utf-8"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,15 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import (
     MEMORY,
+    NOTHING,
+    Exposed,
     Knowledge,
     band,
     comparison,
     interval,
     knowledge,
     site_band,
+    site_half_width,
     site_ratio,
 )
 from primus_search.declare.space_file import load_space
@@ -26,7 +29,7 @@ DENSE, EXPERTS = load_model("llama3.1_8b"), load_model("mixtral_8x7b")
 THEIRS = load_cluster("h100", 4, "nemo_2024")
 VENDORS = replace(THEIRS, site=None)
 OWN = replace(THEIRS, stack=replace(THEIRS.stack, errors={MEMORY: ErrorBand(low=0.9, high=1.1, runs=3.0)}))
-ONE = np.array([Fp8.NONE]), np.array([1000.0])
+ONE = np.array([Fp8.NONE]), np.array([1000.0]), NOTHING
 
 
 def test_a_cluster_is_at_first_contact_until_it_is_said_to_be_the_vendors_or_its_runs_are_learned() -> None:
@@ -43,13 +46,31 @@ def test_first_contact_expects_less_and_claims_less_than_the_vendors_cluster() -
     theirs, vendors = (interval(cluster, DENSE, *ONE) for cluster in (THEIRS, VENDORS))
     assert theirs.expected < vendors.expected == 1000.0
     assert theirs.low < vendors.low and theirs.high > vendors.high
-    assert site_band(OWN, DENSE, band(VENDORS, DENSE, Fp8.NONE)) == band(VENDORS, DENSE, Fp8.NONE)
+    found = band(VENDORS, DENSE, Fp8.NONE)
+    assert site_band(OWN, DENSE, found, NOTHING) == ([found.low], [found.high])
 
 
-def test_experts_err_more_and_the_band_surrounds_the_rate_to_expect() -> None:
-    dense, experts = (interval(THEIRS, model, *ONE) for model in (DENSE, EXPERTS))
-    assert experts.high / experts.low > dense.high / dense.low
-    assert dense.low < dense.expected < dense.high
+def test_the_band_surrounds_the_rate_to_expect_and_widens_with_what_no_run_says() -> None:
+    """Exposed exchanges, launches, a stack never run on such a model, a device whose rate no such run identified."""
+    site, plain = THEIRS.site, interval(THEIRS, DENSE, *ONE)
+    assert site is not None and plain.low < plain.expected < plain.high
+    width = site_half_width(site, DENSE)
+    shares = np.array([0.0, 0.2, 0.6])
+    for name in ("host", "exchange"):
+        exposed = Exposed(**{"host": np.zeros(3), "exchange": np.zeros(3)} | {name: shares})
+        assert (np.diff(site_half_width(site, DENSE, exposed)) > 0.0).all()
+    assert site_half_width(site, DENSE, stack_half=0.4) > width
+    assert site_half_width(site, DENSE, is_named=False) > width
+    assert site_half_width(replace(site, new_families=("dense",)), DENSE) > width
+    assert site_half_width(replace(site, new_families=("moe",)), DENSE) == width
+    unseen = interval(THEIRS, EXPERTS, *ONE)
+    assert unseen.high / unseen.low > plain.high / plain.low
+
+
+def test_devices_whose_rate_no_run_of_a_family_identified_are_known_by_name() -> None:
+    b300, gb300 = (load_cluster(name, 1).site for name in ("b300", "gb300"))
+    assert b300 is not None and gb300 is not None
+    assert (b300.new_families, gb300.new_families) == (("dense",), ())
 
 
 def test_two_rows_of_a_ranking_compare_closer_than_either_is_known() -> None:

@@ -8,7 +8,17 @@ import typer
 from primus_search.cli.validate import show
 from primus_search.evidence.published.convert import validated
 from primus_search.files.evidence_files import load_sites
-from tools.fit.first_contact import by_publisher, fitted_errors, is_maker, seen, table, words, write_errors
+from tools.fit.first_contact import (
+    LeftOut,
+    by_publisher,
+    fitted_errors,
+    left_out_trainers,
+    seen,
+    table,
+    words,
+    write_errors,
+    write_figures,
+)
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.supposed_software import supposed_bands
 from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
@@ -63,18 +73,21 @@ def first_contact(
     tables: Tables,
     others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
     sites: Annotated[Path, typer.Option(help="The file of sites.")] = Path("hardware/sites/first_contact.yaml"),
-    into: Annotated[bool, typer.Option("--write", help="Write the fitted numbers into it.")] = False,
+    into: Annotated[
+        bool, typer.Option("--write", help="Write the fitted numbers into it, and figures into README.md and docs.")
+    ] = False,
 ) -> None:
     """Errors of a cluster that no fit has seen, fitted by leaving whole publishers out; every publisher's errors."""
     rows = seen(tables, others)
-    typer.echo("\n".join(table(rows, sites)))
+    rows += left_out_trainers(rows)
     makers = words(sites, "makers")
-    found = fitted_errors(
-        [own for name, own in by_publisher(rows).items() if not is_maker(name, makers)], load_sites().errors
-    )
+    apart = LeftOut.of(rows, makers)
+    typer.echo("\n".join(table(apart)))
+    found = fitted_errors(by_publisher(rows), makers, load_sites().errors)
     typer.echo(str(found))
     if into:
         write_errors(found, rows, sites)
+        write_figures(apart, Path("README.md"), Path("docs/fidelity.md"))
 
 
 @app.command("own-runs")

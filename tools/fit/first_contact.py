@@ -1,11 +1,14 @@
 """Errors of a cluster that nobody has seen, from whole publishers left out of every fit.
 
-    log(measured / projected) = log(mean_ratio) + site + group + configuration,   each with the tails of a Student's t
+    log(measured / projected) = shift + site + group + configuration + stack + device + exchange + host
 
 Every run is projected by numbers that its publisher has no part in: refitted to first order where runs of theirs are in
-the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. Standard deviations
-are those of largest penalized likelihood, the shift is the mean, over publishers who made neither device nor software
-(all but `makers:` of the file); near-duplicates count once. The table gives each publisher the band made of the others.
+the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. The standard
+deviation of an error follows from what its row stands on (`cost.confidence.uncertainty.site_half_width`); its parts are
+those of largest likelihood of single errors with the tails of a Student's t, every publisher alike, near-duplicates
+once. The shift is of publishers who made neither device nor software (all but `makers:` of the file); makers have one
+of their own. How much of the rest site, group and configuration have follows from pairs of runs of one publisher. The
+table gives each publisher the band made of the others. Runs that their table doubts (`q=doubtful`) do not count.
 """
 
 import datetime
@@ -16,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import gammaln
+from scipy.stats import t as student
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cost.confidence.uncertainty import band, site_band
+from primus_search.cost.confidence.uncertainty import Exposed, band, site_half_width
 from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.scores import duplicate_weights, quantile, score
@@ -27,40 +30,80 @@ from primus_search.evidence.validate.undescribed import Undescribed, undescribed
 from primus_search.files.evidence_files import load_sites
 from primus_search.files.source import read
 from primus_search.learning.posterior import group_of, reference_of
-from primus_search.values.candidates import Floats
+from primus_search.values.candidates import Bools, Floats
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
+from tools.fit.supposed_software import copies, made_with, stack_without_source
 from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit
 
 DEGREES = 5.0
 """Of the Student's t: log-likelihoods with 4 and 6 lie within 2 of each other, 2026-11-23."""
 
-FITTED = ("mean_ratio", "site", "group", "configuration", "moe_factor")
-LEAST, STEPS = 1e-3, 3000
+PARTS = ("rest", "stack_share", "software", "exchange", "host")
+"""Standard deviations that single errors tell; `rest` is what site, group and configuration have together."""
+
+SHARED = ("site", "group", "configuration")
+FITTED = ("mean_ratio", *SHARED, *PARTS[1:], "moe_factor")
+
+LEAST, MOST = 0.01, 4.0
+"""Bounds of the fitted numbers."""
+
+MODERATE = 0.3
+"""Standard deviation of log(moe_factor) beforehand."""
+
+HALF_HEARD = 2.0
+"""Distinct runs of a publisher that count half as much as any number of them."""
+
+MOST_DEVIATIONS = 3.0
+"""Standard deviations beyond which an error counts no more in shares of variance."""
+
+DOUBTED = "q=doubtful"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """A run and log(measured / projected) without its publisher; mixture: of software that nobody described."""
+    """A run and log(measured / projected) without its publisher.
+
+    mixture     of software that nobody described
+    exposed     shares of its step
+    stack_half  half the band of its stack in logarithms
+    """
 
     run: MeasuredRun
     error: float
     mixture: Undescribed | None
+    exposed: Exposed
+    stack_half: float
 
     @property
     def publisher(self) -> str:
         return self.run.provenance.publisher
 
+    @property
+    def features(self) -> Floats:
+        """What each of `PARTS` is times in the standard deviation of a dense model's error."""
+        named = self.mixture is None
+        shares = (float(self.exposed.exchange[0]), float(self.exposed.host[0]))
+        return np.array([1.0, self.stack_half if named else 0.0, float(not named), *shares])
+
+    @property
+    def known_deviation(self) -> float:
+        """Standard deviation of what is not fitted here: the mixture's stacks among each other, the device's rate."""
+        site = load_sites().on(self.run.cluster.accelerator.name)
+        device = site.device if self.run.family in site.new_families else 0.0
+        return float(np.hypot(device, self.mixture.spread if self.mixture else 0.0))
+
     def ends(self, errors: SiteErrors) -> tuple[float, float, float]:
         """Logarithms of measured / projected at both ends of the 90 % band, and of what is to be expected."""
+        model = self.run.model
+        errors = replace(errors, new_families=load_sites().on(self.run.cluster.accelerator.name).new_families)
         if self.mixture is not None:
-            mixed = self.mixture.rate(self.run.model, errors)
+            mixed = self.mixture.rate(model, errors, self.exposed)
             return float(np.log(mixed.low / mixed.rate)), float(np.log(mixed.high / mixed.rate)), 0.0
-        cluster = replace(self.run.cluster, site=errors)
-        found = band(cluster, self.run.model, int(self.run.candidates.fp8[0]))
-        held = site_band(cluster, self.run.model, found)
-        return float(np.log(held.low)), float(np.log(held.high)), float(np.log(errors.mean_ratio))
+        middle = float(np.log(errors.mean_ratio))
+        half = float(site_half_width(errors, model, self.exposed, self.stack_half)[0])
+        return middle - half, middle + half, middle
 
 
 def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tuple[str, int], MeasuredRun]:
@@ -73,7 +116,7 @@ def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tu
     for path in others:
         for run in measured_table(path).runs:
             is_new = (Path(run.place[0]).name, run.place[1]) not in places
-            if is_new and run.has_rate and not run.ran_out:
+            if is_new and run.has_rate and not run.ran_out and DOUBTED not in run.provenance.notes:
                 runs[run.place] = run
     nameless = [run.place for run in runs.values() if not run.provenance.publisher]
     if nameless:
@@ -103,8 +146,48 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
             error = -without[run.place]
         elif mixture is not None:
             error = np.log(measured / mixture.rate(run.model, load_sites().errors).rate)
-        seen_rows.append(Seen(run=run, error=float(error), mixture=mixture))
+        usual = band(run.cluster, run.model, int(run.candidates.fp8[0]))
+        seen_rows.append(
+            Seen(
+                run=run,
+                error=float(error),
+                mixture=mixture,
+                exposed=Exposed.of(row.projection.step),
+                stack_half=0.5 * float(np.log(usual.high / usual.low)),
+            )
+        )
     return seen_rows
+
+
+TRAINER = "stack "
+"""Before the name of a stack whose runs are projected as if no file described it."""
+
+
+def left_out_trainers(rows: Sequence[Seen]) -> list[Seen]:
+    """The runs of every stack file, near-duplicates once, as software that no file describes: by the mixture over the
+    others. Their publisher is the stack."""
+    by_stack: dict[str, dict[object, MeasuredRun]] = {}
+    for row in rows:
+        if row.mixture is None and is_informative(row.run):
+            by_stack.setdefault(row.run.cluster.stack.name, {})[row.run.duplicate_key] = row.run
+    found = []
+    for name, distinct in sorted(by_stack.items()):
+        supposed = [made_with(run, stack_without_source(run)) for run in distinct.values()]
+        projected, _ = project_runs(supposed)
+        mixtures = undescribed_mixtures([reference_of(one.run) for one in projected], copies(name))
+        for one, mixture in zip(projected, mixtures, strict=True):
+            rate = mixture.rate(one.run.model, load_sites().errors).rate
+            provenance = replace(one.run.provenance, publisher=TRAINER + name)
+            found.append(
+                Seen(
+                    run=replace(one.run, provenance=provenance),
+                    error=float(np.log(one.run.tokens_per_s_per_gpu / rate)),
+                    mixture=mixture,
+                    exposed=Exposed.of(one.projection.step),
+                    stack_half=0.0,
+                )
+            )
+    return found
 
 
 def by_publisher(rows: Sequence[Seen]) -> dict[str, list[Seen]]:
@@ -120,79 +203,164 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
     return publisher.startswith(tuple(makers))
 
 
-def fitted_errors(publishers: Sequence[Sequence[Seen]], start: SiteErrors) -> SiteErrors:
-    """Standard deviations of largest penalized likelihood, and the mean of the publishers' means as the shift.
+def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str], start: SiteErrors) -> SiteErrors:
+    """Standard deviations of largest likelihood and the shift of publishers who are no makers; the rest stays."""
+    every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in publishers.items()]
+    errors, spreads, features, is_moe, is_named, is_makers, weights = (
+        np.concatenate([getattr(one, name) for one in every])
+        for name in ("errors", "spreads", "features", "is_moe", "is_named", "is_makers", "weights")
+    )
 
-    Of few publishers the likelihood of a standard deviation is often largest at 0; a density that rises with it from
-    there (Gamma of shape 2, Chung et al., Psychometrika 78, 2013) keeps it away.
+    is_theirs = is_makers & is_named
+    by_part = np.column_stack([features[:, 0] * is_theirs, features[:, 0] * ~is_theirs, features[:, 1:]])
 
-    The centre of a Student's t would leave slow sites out of what is to be expected. What is not fitted stays.
-    """
-    parts = [_distinct(rows) for rows in publishers]
+    def scales(x: Floats) -> Floats:
+        """Standard deviation of every error; x: logarithms of makers' rest, of `PARTS`, of the factor of experts."""
+        own = (by_part**2 @ np.exp(2.0 * x[:-1])) * np.where(is_moe, np.exp(2.0 * x[-1]), 1.0)
+        return np.asarray(np.sqrt(own + spreads**2))
 
     def cost(x: Floats) -> float:
-        likelihood = sum(_log_likelihood(x[0], np.exp(x[1:4]), np.exp(x[4]), *part) for part in parts)
-        return -likelihood - float(x[1:4].sum())
+        found = scales(x[2:])
+        left = errors - np.where(is_named, np.where(is_makers, x[1], x[0]), 0.0)
+        likelihood = student.logpdf(left / found, DEGREES) - np.log(found)
+        return float(0.5 * (x[-1] / MODERATE) ** 2 - x[3] - (weights * likelihood).sum())
 
-    first = np.log([getattr(start, name) for name in FITTED])
-    found = minimize(cost, first, method="Nelder-Mead", options={"maxiter": STEPS, "xatol": LEAST, "fatol": LEAST}).x
-    values = dict(zip(FITTED, np.exp(found).tolist(), strict=True))
-    mean = float(np.mean([errors.mean() for errors, _, _ in parts]))
-    return replace(start, **values | {"mean_ratio": float(np.exp(mean))})
-
-
-def _distinct(rows: Sequence[Seen]) -> tuple[Floats, np.ndarray, np.ndarray]:
-    """Mean error of near-duplicates of one publisher, which of them are of one group, and which of experts."""
-    alike: dict[object, list[Seen]] = {}
-    for row in rows:
-        alike.setdefault(row.run.duplicate_key, []).append(row)
-    firsts = [members[0].run for members in alike.values()]
-    groups = [group_of(run.job) for run in firsts]
-    names = list(dict.fromkeys(groups))
-    number = np.array([names.index(group) for group in groups])
-    errors = np.array([np.mean([row.error for row in members]) for members in alike.values()])
-    return errors, number[:, None] == number[None, :], np.array([run.model.is_moe for run in firsts])
+    first = np.array([0.0, 0.0, *np.full(len(PARTS) + 1, np.log(0.1)), 0.0])
+    bounds = [(-1.0, 1.0)] * 2 + [(np.log(LEAST), np.log(MOST))] * (len(PARTS) + 2)
+    x = minimize(cost, first, method="L-BFGS-B", bounds=bounds).x
+    values = dict(zip((*PARTS, "moe_factor"), np.exp(x[3:]).tolist(), strict=True))
+    rest = values.pop("rest")
+    ends = np.cumsum([len(one.errors) for one in every])[:-1]
+    shares = _shares(every, np.split(scales(x[2:]), ends))
+    return replace(
+        start,
+        mean_ratio=float(np.exp(x[0])),
+        **values,
+        **{name: rest * float(np.sqrt(share)) for name, share in zip(SHARED, shares, strict=True)},
+    )
 
 
-def _log_likelihood(
-    shift: float, sigmas: Floats, moe_factor: float, errors: Floats, same: np.ndarray, is_moe: np.ndarray
-) -> float:
-    """Of one publisher's errors: a multivariate Student's t."""
-    site, group, configuration = sigmas
-    factor = np.where(is_moe, moe_factor, 1.0)
-    scale = (site**2 + group**2 * same + configuration**2 * np.eye(len(errors))) * np.outer(factor, factor)
-    root = np.linalg.cholesky(scale)
-    distance = float((np.linalg.solve(root, errors - shift) ** 2).sum())
-    n = len(errors)
-    constant = gammaln(0.5 * (DEGREES + n)) - gammaln(0.5 * DEGREES) - 0.5 * n * np.log(DEGREES * np.pi)
-    return float(constant - np.log(np.diag(root)).sum() - 0.5 * (DEGREES + n) * np.log1p(distance / DEGREES))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Distinct:
+    """Of one publisher's runs, near-duplicates as one: mean errors, what each stands on, weights, and which are of one
+    group."""
+
+    errors: Floats
+    spreads: Floats
+    features: Floats
+    is_moe: Bools
+    is_named: Bools
+    is_makers: Bools
+    weights: Floats
+    same: Bools
+
+    @classmethod
+    def of(cls, rows: Sequence[Seen], is_makers: bool) -> "_Distinct":
+        alike: dict[object, list[Seen]] = {}
+        for row in rows:
+            alike.setdefault(row.run.duplicate_key, []).append(row)
+        firsts = [members[0] for members in alike.values()]
+        groups = [group_of(one.run.job) for one in firsts]
+        count = len(firsts)
+        return cls(
+            errors=np.array([np.mean([row.error for row in members]) for members in alike.values()]),
+            spreads=np.array([one.known_deviation for one in firsts]),
+            features=np.array([one.features for one in firsts]),
+            is_moe=np.array([one.run.model.is_moe for one in firsts]),
+            is_named=np.array([one.mixture is None for one in firsts]),
+            is_makers=np.full(count, is_makers),
+            weights=np.full(count, 1.0 / (count + HALF_HEARD)),
+            same=np.array([[one == other for other in groups] for one in groups]),
+        )
+
+
+def _shares(publishers: Sequence[_Distinct], scales: Sequence[Floats]) -> tuple[float, float, float]:
+    """How much of the variance of an error is of site, group and configuration: from products of standardized errors
+    of two runs of one publisher, of one group and of two, mean over publishers."""
+    total, common, across = [], [], []
+    for one, scale in zip(publishers, scales, strict=True):
+        left = np.clip(one.errors / scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
+        products, pairs = np.outer(left, left), ~np.eye(len(left), dtype=np.bool_)
+        total.append(float(np.mean(left**2)))
+        common += [float(products[pairs & one.same].mean())] if (pairs & one.same).any() else []
+        across += [float(products[~one.same].mean())] if (~one.same).any() else []
+    in_group = float(np.clip(np.mean(common) / np.mean(total), LEAST, 1.0 - LEAST))
+    in_site = float(np.clip(np.mean(across) / np.mean(total), LEAST**2, in_group - LEAST**2))
+    return in_site, in_group - in_site, 1.0 - in_group
 
 
 HEAD = f"{'publisher':<44}{'runs':>5}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}{'inside':>8}{'half':>7}  regime"
 
 
-def table(rows: Sequence[Seen], path: Path) -> list[str]:
-    """The errors of every publisher with shift and band made of the others, and their means."""
-    sites, makers, known = load_sites(), words(path, "makers"), load_sites().publishers
-    publishers = by_publisher(rows)
-    figures: dict[str, tuple[float, ...]] = {}
-    out = [HEAD]
-    for name, own in publishers.items():
-        others = [part for other, part in publishers.items() if other != name and not is_maker(other, makers)]
-        figures[name] = _figures(own, fitted_errors(others, sites.errors))
-        kind = "maker" if is_maker(name, makers) else "in fits" if name in known else "first contact"
-        out.append(_line(name, figures[name], kind))
-    subsets: dict[str, Callable[[str], bool]] = {
-        "not makers": lambda name: not is_maker(name, makers),
-        "first contact": lambda name: name not in known,
-        "all": lambda name: True,
-    }
-    for label, belongs in subsets.items():
-        values = np.array([figures[name] for name in figures if belongs(name)])
-        out.append(_line(f"mean of {len(values)} publishers, {label}", tuple(values.mean(axis=0)), ""))
-        many = values[values[:, 0] >= 8.0]
-        out.append(f"  lowest share inside of {len(many)} with 8 runs or more: {many[:, 5].min():.0%}")
-    return out
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LeftOut:
+    """Every publisher's and left-out trainer's runs, and the errors fitted to the others."""
+
+    publishers: Mapping[str, Sequence[Seen]]
+    errors: Mapping[str, SiteErrors]
+    makers: Sequence[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Seen], makers: Sequence[str]) -> "LeftOut":
+        publishers, start = by_publisher(rows), load_sites().errors
+        others = {name: {other: publishers[other] for other in publishers if other != name} for name in publishers}
+        errors = {name: fitted_errors(each, makers, start) for name, each in others.items()}
+        return cls(publishers=publishers, errors=errors, makers=makers)
+
+    def kind(self, name: str) -> str:
+        """What a publisher is to the fits."""
+        kinds = {
+            "trainer left out": name.startswith(TRAINER),
+            "maker": is_maker(name, self.makers),
+            "in fits": name in load_sites().publishers,
+        }
+        return next((kind for kind, is_it in kinds.items() if is_it), "first contact")
+
+    def strangers(self) -> list[str]:
+        """Publishers who made neither device nor software."""
+        return [name for name in self.publishers if self.kind(name) in ("in fits", "first contact")]
+
+    def figures(
+        self, names: Sequence[str], belongs: Callable[[Seen], bool] = lambda row: True
+    ) -> dict[str, tuple[float, ...]]:
+        """Figures of publishers' rows of one regime, of those who have any."""
+        parts = {name: [row for row in self.publishers[name] if belongs(row)] for name in names}
+        return {name: _figures(rows, self.errors[name]) for name, rows in parts.items() if rows}
+
+    def by_regime(self) -> dict[str, tuple[int, tuple[float, ...]]]:
+        """Strangers with rows of every regime, sums of their runs and distinct ones, means of their figures."""
+        found = {}
+        for label, belongs in REGIMES.items():
+            own = np.array(list(self.figures(self.strangers(), belongs).values()))
+            if len(own):
+                found[label] = len(own), (*own[:, :2].sum(axis=0), *own[:, 2:].mean(axis=0))
+        return found
+
+
+REGIMES: Mapping[str, Callable[[Seen], bool]] = {
+    "all": lambda row: True,
+    "dense": lambda row: not row.run.model.is_moe,
+    "experts": lambda row: row.run.model.is_moe,
+    "Hopper and older": lambda row: row.run.cluster.accelerator.arch in ("sm80", "sm90"),
+    "Blackwell": lambda row: row.run.cluster.accelerator.arch.startswith("sm10"),
+    "up to 16 GPUs": lambda row: row.run.cluster.world <= 16,
+    "17 to 255 GPUs": lambda row: 16 < row.run.cluster.world < 256,
+    "256 GPUs or more": lambda row: row.run.cluster.world >= 256,
+    "software with a file": lambda row: row.mixture is None,
+    "software without": lambda row: row.mixture is not None,
+}
+"""What first contact may be: a band must hold in each. Of AMD's devices only makers publish."""
+
+
+def table(found: LeftOut) -> list[str]:
+    """The errors of every publisher with shift and band made of the others, their means, and strangers by regime."""
+    figures = found.figures(list(found.publishers))
+    kinds = {name: found.kind(name) for name in figures}
+    out = [HEAD, *(_line(name, own, kinds[name]) for name, own in figures.items())]
+    for kind in dict.fromkeys(kinds.values()):
+        values = np.array([own for name, own in figures.items() if kinds[name] == kind])
+        out.append(_line(f"mean of {len(values)}: {kind}", tuple(values.mean(axis=0)), ""))
+    return [*out, *(_line(f"{count}: {label}", own, "") for label, (count, own) in found.by_regime().items())]
 
 
 def _figures(rows: Sequence[Seen], errors: SiteErrors) -> tuple[float, ...]:
@@ -219,13 +387,30 @@ def words(path: Path, key: str) -> list[str]:
 
 def write_errors(errors: SiteErrors, rows: Sequence[Seen], path: Path) -> None:
     """Put the fitted numbers into the file of sites, each with what it rests on."""
-    makers = words(path, "makers")
-    names = [name for name in by_publisher(rows) if not is_maker(name, makers)]
-    runs = sum(row.publisher in names for row in rows)
+    names = by_publisher(rows)
+    stacks = sum(name.startswith(TRAINER) for name in names)
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    source = f"fitted {date} to {runs} runs, {len(names)} whole publishers left out: python -m tools.fit first-contact"
+    count = f"{len(rows)} errors, {len(names) - stacks} publishers and {stacks} stack files left out whole"
+    source = f"fitted {date} to {count}: python -m tools.fit first-contact"
     text = path.read_text(encoding="utf-8")
     values: Mapping[str, float] = {name: round(float(getattr(errors, name)), 3) for name in FITTED}
     for name, value in values.items():
         text = re.sub(rf"^  {name}: .*$", f'  {name}: {{value: {value}, source: "{source}"}}', text, flags=re.M)
     path.write_text(text, encoding="utf-8")
+
+
+def write_figures(found: LeftOut, readme: Path, fidelity: Path) -> None:
+    """Put what strangers' runs show into README's sentence and the first row of the page on fidelity."""
+    count, (runs, _, *shares) = found.by_regime()["all"]
+    median, p90, _, inside, half = (f"{100.0 * share:.0f} %" for share in shares)
+    sentence = (
+        r"(of )\d+ publishers( who [^.]*?the median error is\s+)\d+ %(, nine of ten within )\d+ %"
+        r"(, and the 90 % bands hold )\d+ %"
+    )
+    ends = rf"\g<1>{count} publishers\g<2>{median}\g<3>{p90}\g<4>{inside}"
+    row = f"| {runs:.0f}, {count} publishers | {median} | {p90} | {inside}, mean half width {half} |"
+    for path, pattern, text in (
+        (readme, sentence, ends),
+        (fidelity, r"(\(first contact\) )(?:\|[^|\n]*){4}\|", rf"\g<1>{row}"),
+    ):
+        path.write_text(re.sub(pattern, text, path.read_text(encoding="utf-8")), encoding="utf-8")

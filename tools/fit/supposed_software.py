@@ -1,5 +1,6 @@
 """Published runs as if their software were another, or unknown."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,8 +14,10 @@ from primus_search.evidence.published.convert import NONE, converted, overrides_
 from primus_search.evidence.published.run_machine import build_hardware, inferred_stack, stack_file
 from primus_search.evidence.published.run_table import PublishedRun, is_published, read_rows
 from primus_search.evidence.validate.undescribed import Undescribed
+from primus_search.files.evidence_files import load_sites
 from primus_search.files.framework_files import DEFAULT_BY_VENDOR
 from primus_search.files.hardware_files import load_cluster
+from primus_search.files.search_path import FileKind, shipped
 from primus_search.files.word_rules import vocabulary
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import log_rates
@@ -54,6 +57,13 @@ def _rows(table: str) -> dict[int, PublishedRun]:
     return {row.line: row for row in read_rows(Path(table))}
 
 
+def copies(name: str) -> list[str]:
+    """A stack and every one whose file extends it or says that it has a number as it has."""
+    pattern = re.compile(rf'^extends: *"?{re.escape(name)}"?$|"as {re.escape(name)}[,"]', re.M)
+    files = shipped(FileKind.STACK).items()
+    return [one for one, path in files if one == name or pattern.search(path.read_text(encoding="utf-8"))]
+
+
 LAUNCHER = {"megatron": "megatron-lm"}
 """What `learn` calls the framework that a space without one is planned for."""
 
@@ -76,7 +86,7 @@ def supposed_bands(hardware: str) -> Iterator[str]:
             found = Undescribed(
                 weights=weights / weights.sum(), logs=mixed - plain, names=tuple(each.stack.name for each in every)
             )
-            rate = found.rate(model, cluster.site)
+            rate = found.rate(model, load_sites().errors)
             ends[model.family].append((np.log(rate.rate), 0.5 * np.log(rate.high / rate.low)))
             named[model.family] = found
     for family, pairs in ends.items():

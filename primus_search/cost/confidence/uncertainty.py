@@ -12,9 +12,12 @@ runs are a tie, whatever the ranking says.
 Those bands hold for clusters of publishers whose runs are in a fit. On another one (`cluster.site`), before its own
 runs, the rate to expect is shifted and its band has the error of the site beside that of the software:
 
-    log(measured / projected) ~ log(mean_ratio) + t(site^2 + group^2 + configuration^2)
+    log(measured / projected) ~ log(mean_ratio) + t(s^2)
+    s^2 = site^2 + group^2 + configuration^2 + (stack_share half width of the stack's band)^2
+        + (host host's share of the step)^2 + (exchange exposed share)^2 + device^2 where the fits lack the device
 
-Rows of one ranking share site and group, so that their ratio has the configuration's error alone (`comparison`).
+Software that nobody named has its mixture over stacks around a component of that width, with `software`^2 for the
+stack's. Rows of one ranking share site and group: their ratio has the configuration's error alone (`comparison`).
 
 After own runs of a model on a device the error of a row there is a Gaussian process over configurations, so that a row
 near a run has much of what the stack leaves of that run (`run_ratio`):
@@ -30,7 +33,7 @@ import numpy as np
 
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
-from primus_search.cost.projection import Projection
+from primus_search.cost.projection import Projection, Step
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
@@ -74,6 +77,32 @@ class Interval:
     low: Floats
     high: Floats
     runs: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exposed:
+    """Shares of a step that depend on a cluster more than on its devices, per candidate.
+
+    host      launches and the stack's fixed time
+    exchange  exchanges between devices that no compute hides
+    """
+
+    host: Floats
+    exchange: Floats
+
+    @classmethod
+    def of(cls, step: Step) -> "Exposed":
+        """Those of a projected step."""
+        exchange = step.tensor_comm + step.context_comm + step.expert_comm + step.shard_comm + step.gradient_comm
+        return cls(host=(step.launch + step.overhead) / step.total, exchange=exchange / step.total)
+
+    def take(self, rows: Bools) -> "Exposed":
+        """Those of some candidates."""
+        return Exposed(host=self.host[rows], exchange=self.exchange[rows])
+
+
+NOTHING = Exposed(host=np.zeros(1), exchange=np.zeros(1))
+"""A step of compute alone."""
 
 
 UNKNOWN_MEMORY = ErrorBand(low=0.75, high=1.35, runs=0.0)
@@ -188,15 +217,22 @@ def most_ratio(cluster: Cluster, model: Model) -> float:
     return site_ratio(cluster, model) * math.prod(max(run.ratio, 1.0) for run in _own_runs(cluster, model))
 
 
-def site_band(cluster: Cluster, model: Model, found: ErrorBand) -> ErrorBand:
-    """The band of a stack on a site that is not known: around the rate to expect there, and as wide as the site's own
-    errors at least; bands of software that had to be assumed are of other sites already."""
-    site = cluster.site
-    if site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT or supposed_band(cluster, model):
-        return found
-    half = site_half_width(site, model)
-    low, high = (site.mean_ratio * float(np.exp(sign * half)) for sign in (-1.0, 1.0))
-    return replace(found, low=min(low, site.mean_ratio * found.low), high=max(high, site.mean_ratio * found.high))
+def site_band(cluster: Cluster, model: Model, found: ErrorBand, exposed: Exposed) -> tuple[Floats, Floats]:
+    """Low and high ends of measured / projected per candidate: the band of a stack, and on a site that is not known one
+    around the rate to expect there, as wide as all that is not known of site, stack and exposed shares."""
+    site, known = cluster.site, knowledge(cluster)
+    ones = np.ones(len(exposed.host))
+    if site is None or known is not Knowledge.FIRST_CONTACT:
+        return found.low * ones, found.high * ones
+    half = 0.5 * math.log(found.high / found.low)
+    if supposed_band(cluster, model):
+        width = np.hypot(half, _deviations_to_end(site, model) * _unseen_error(site, model, exposed))
+    else:
+        width = site_half_width(site, model, exposed, half, is_named=not cluster.stack.is_assumed)
+    if unmeasured_mixers(model) or cluster.is_hypothetical:
+        width = np.maximum(width, half)
+    middle = site_ratio(cluster, model)
+    return middle * np.exp(-width), middle * np.exp(width)
 
 
 def comparison(cluster: Cluster, model: Model) -> float:
@@ -204,20 +240,37 @@ def comparison(cluster: Cluster, model: Model) -> float:
 
     On a known cluster the noise between two identical runs.
     """
-    if cluster.site is None:
+    site = cluster.site
+    if site is None:
         return TIE
-    return float(np.expm1(_half_width(cluster.site, model, 2.0 * cluster.site.configuration**2)))
+    low, high = site_band(cluster, model, band(cluster, model, Fp8.NONE), NOTHING)
+    share = site.configuration**2 / (site.site**2 + site.group**2 + site.configuration**2)
+    return math.expm1(0.5 * math.log(float(high[0] / low[0])) * math.sqrt(2.0 * share))
 
 
-def site_half_width(site: SiteErrors, model: Model) -> float:
-    """Half a 90 % band in logarithms of what a site, a group and a configuration have of their own together."""
-    return _half_width(site, model, site.site**2 + site.group**2 + site.configuration**2)
+def site_half_width(
+    site: SiteErrors, model: Model, exposed: Exposed = NOTHING, stack_half: float = 0.0, *, is_named: bool = True
+) -> Floats:
+    """Half a 90 % band in logarithms of the error of one run per candidate.
+
+    stack_half: half the band of the stack, in logarithms, on clusters that the fits have seen. is_named: whether the
+    software was named, so that the stack's band and not `software` is its error.
+    """
+    stack = site.stack_share * stack_half if is_named else site.software
+    fixed = math.sqrt(site.site**2 + site.group**2 + site.configuration**2 + stack**2)
+    return np.asarray(_deviations_to_end(site, model) * np.hypot(fixed, _unseen_error(site, model, exposed)))
 
 
-def _half_width(site: SiteErrors, model: Model, variance: float) -> float:
-    """Half a 90 % band in logarithms of an error of that variance (of dense models)."""
-    factor = site.moe_factor if model.is_moe else 1.0
-    return factor * float(np.sqrt(variance)) * site.quantile
+def _unseen_error(site: SiteErrors, model: Model, exposed: Exposed) -> Floats:
+    """Standard deviation of what exposed exchanges, the host and a rate that no run identified add to a dense model."""
+    device = site.device if model.family in site.new_families else 0.0
+    shares = np.hypot(site.exchange * exposed.exchange, site.host * exposed.host)
+    return np.asarray(np.hypot(device, shares))
+
+
+def _deviations_to_end(site: SiteErrors, model: Model) -> float:
+    """Half a 90 % band over the standard deviation of a dense model."""
+    return site.quantile * (site.moe_factor if model.is_moe else 1.0)
 
 
 def is_doubtful(stack: Stack, model: Model) -> bool:
@@ -250,14 +303,15 @@ def _stack_memory_error(stack: Stack, model: Model) -> ErrorBand | None:
     return found if stack.is_assumed else replace(found, low=found.low**NAMED, high=found.high**NAMED)
 
 
-def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats) -> Interval:
+def interval(cluster: Cluster, model: Model, fp8: Ints, rate: Floats, exposed: Exposed) -> Interval:
     """The 90 % interval of a projected rate (tokens/s, tokens/s/GPU, MFU); fp8: the candidates' recipes."""
     values = np.asarray(rate, np.float64)
     codes = np.broadcast_to(fp8, values.shape)
     low, high, runs = np.empty_like(values), np.empty_like(values), np.empty_like(values)
     for code in np.unique(codes).tolist():
-        rows, found = codes == code, site_band(cluster, model, band(cluster, model, code))
-        low[rows], high[rows], runs[rows] = values[rows] * found.low, values[rows] * found.high, found.runs
+        rows, found = codes == code, band(cluster, model, code)
+        lowest, highest = site_band(cluster, model, found, exposed.take(rows))
+        low[rows], high[rows], runs[rows] = values[rows] * lowest, values[rows] * highest, found.runs
     return Interval(expected=values * site_ratio(cluster, model), low=low, high=high, runs=runs)
 
 
@@ -294,7 +348,7 @@ class Confidence:
 def confidence(job: Job, table: Candidates, p: Projection, fits: Floats) -> Confidence:
     """What is known of every row beside its figures; `fits`: probability of fitting (`cost.confidence.fit`)."""
     cluster, model, rate = job.cluster, job.model, p.tokens_per_s_per_gpu
-    found, near = interval(cluster, model, table.fp8, rate), run_ratio(job, table)
+    found, near = interval(cluster, model, table.fp8, rate, Exposed.of(p.step)), run_ratio(job, table)
     return Confidence(
         expected=found.expected * near,
         low=found.low * near,

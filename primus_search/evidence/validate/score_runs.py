@@ -11,7 +11,7 @@ from primus_search.base.cores import spread
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.positions import places
 from primus_search.cost.confidence.fit import fit_probability, fit_verdict
-from primus_search.cost.confidence.uncertainty import interval, run_ratio
+from primus_search.cost.confidence.uncertainty import Exposed, interval, run_ratio
 from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection
@@ -66,7 +66,9 @@ def scored(run: MeasuredRun, projection: Projection) -> ScoredRun:
     """A run with its projection and what that says of its rate and its memory."""
     cluster, model = run.cluster, run.model
     rate = projection.tokens_per_s_per_gpu
-    ends = interval(cluster, model, run.candidates.fp8, rate * run_ratio(run.job, run.candidates))
+    ends = interval(
+        cluster, model, run.candidates.fp8, rate * run_ratio(run.job, run.candidates), Exposed.of(projection.step)
+    )
     probability = fit_probability(run.job, run.candidates, projection.memory)
     return ScoredRun(
         run=run,

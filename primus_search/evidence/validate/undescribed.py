@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.positions import places
-from primus_search.cost.confidence.uncertainty import site_half_width
+from primus_search.cost.confidence.uncertainty import NOTHING, Exposed, site_half_width
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import NEGLIGIBLE, Mixture, Reference, log_rates, reference_of
@@ -42,13 +42,19 @@ class Undescribed:
     logs: Floats
     names: tuple[str, ...]
 
-    def rate(self, model: Model, site: SiteErrors | None) -> Refitted:
-        """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known."""
-        sigma = SAME_SITE if site is None else site_half_width(site, model) / NORMAL
+    def rate(self, model: Model, site: SiteErrors | None, exposed: Exposed = NOTHING) -> Refitted:
+        """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known; exposed: of
+        the one candidate."""
+        sigma = SAME_SITE if site is None else float(site_half_width(site, model, exposed, is_named=False)[0]) / NORMAL
         logs = self.logs[:, None]
         mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, sigma**2))
         low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
         return Refitted(rate=rate, low=low, high=high)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the stacks' log-rates among each other."""
+        return float(np.sqrt(self.weights @ (self.logs - self.weights @ self.logs) ** 2))
 
     def __str__(self) -> str:
         total: dict[str, float] = {}
@@ -59,12 +65,13 @@ class Undescribed:
         return f"software is not described: median over stacks, most likely {named}"
 
 
-def undescribed_mixtures(rows: Sequence[Reference]) -> list[Undescribed]:
-    """What the software of every row may be, in their order; words and configuration point to its job's stack."""
+def undescribed_mixtures(rows: Sequence[Reference], without: Sequence[str] = ()) -> list[Undescribed]:
+    """What the software of every row may be, in their order; words and configuration point to its job's stack. without:
+    stacks that take no part."""
     keys = [(one.job.accelerator.arch, one.job.model, one.job.stack.name) for one in rows]
     found: dict[int, Undescribed] = {}
     for (arch, model, suggested), members in places(keys).items():
-        every = shipped_hypotheses(archs={arch}, suggested=suggested, models={model})
+        every = shipped_hypotheses(without=without, archs={arch}, suggested=suggested, models={model})
         weights = np.exp([one.log_prior for one in every])
         kept = np.flatnonzero(weights >= NEGLIGIBLE * weights.max()).tolist()
         logs = np.array([log_rates(every[k].stack, [rows[i] for i in members]) for k in kept])
@@ -79,7 +86,10 @@ def with_undescribed(outcome: Validation) -> Validation:
     rows = [row for row in outcome.rows if row.run.cluster.stack.is_assumed]
     found = undescribed_mixtures([reference_of(row.run) for row in rows])
     by_place = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
-    rates = {row.run.place: one.rate(row.run.model, row.run.cluster.site) for row, one in zip(rows, found, strict=True)}
+    rates = {
+        row.run.place: one.rate(row.run.model, row.run.cluster.site, Exposed.of(row.projection.step))
+        for row, one in zip(rows, found, strict=True)
+    }
 
     def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:
         for row in every:

@@ -355,7 +355,7 @@ class OwnRun:
 class SiteErrors:
     """log(measured / projected) on a cluster that no fit has seen:
 
-        log(mean_ratio) + site + group + configuration
+        log(mean_ratio) + site + group + configuration + stack + device + exchange + host
 
     Standard deviations are of dense models; those of experts are `moe_factor` times as large.
 
@@ -365,20 +365,32 @@ class SiteErrors:
     group  Standard deviation of what all runs of one model on one device share there.
     configuration  Standard deviation of what one configuration has of its own; two rows of a ranking differ by this
         alone.
+    stack_share  Standard deviation that a named stack brings along, over half its 90 % band in logarithms.
+    software  Standard deviation of a mixture over stacks that the software itself has no part in.
+    device  Standard deviation on a device whose rate no run of such a family identified.
+    exchange  Standard deviation of a step that is nothing but exposed exchanges.
+    host  Standard deviation of a step that is nothing but launches and fixed host time.
     moe_factor  Standard deviations of models with experts over those of dense ones.
     quantile  95th percentile of the error over its standard deviation.
     memory_low  5th percentile of measured / projected bytes that have to fit.
     memory_high  95th percentile of measured / projected bytes that have to fit.
+    new_families  Families of models that no run identified the rate of the cluster's device for.
     """
 
     mean_ratio: float
     site: float
     group: float
     configuration: float
+    stack_share: float
+    software: float
+    device: float
+    exchange: float
+    host: float
     moe_factor: float
     quantile: float
     memory_low: float
     memory_high: float
+    new_families: tuple[str, ...] = ()
 
 
 class MeasuredSwitches(Protocol):

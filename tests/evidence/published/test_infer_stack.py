@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY, fit_verdict
-from primus_search.cost.confidence.uncertainty import ASSUMED, band, interval, memory_error
+from primus_search.cost.confidence.uncertainty import ASSUMED, Exposed, band, interval, memory_error
 from primus_search.cost.project import Projector
 from primus_search.declare.space_file import make_space
 from primus_search.evidence.published.convert import validated
@@ -130,7 +130,8 @@ def test_a_regime_that_a_named_stack_was_never_seen_in_has_a_wider_band_and_says
 
 def test_rows_of_one_table_have_the_band_of_their_own_precision() -> None:
     cluster, model = replace(load_cluster("h100", 1, "nemo_2024"), site=None), load_model("llama3.1_8b")
-    found = interval(cluster, model, np.array([Fp8.NONE, Fp8.DELAYED, Fp8.NONE]), np.array([1.0, 1.0, 2.0]))
+    nothing = Exposed(host=np.zeros(3), exchange=np.zeros(3))
+    found = interval(cluster, model, np.array([Fp8.NONE, Fp8.DELAYED, Fp8.NONE]), np.array([1.0, 1.0, 2.0]), nothing)
     errors = cluster.stack.errors
     assert found.low[2] == 2.0 * found.low[0] == 2.0 * errors["dense/sm90/bf16"].low
     assert found.high[1] == errors["dense/sm90/fp8"].high and found.runs[1] == errors["dense/sm90/fp8"].runs

@@ -14,7 +14,8 @@ def test_a_mixture_of_one_stack_has_the_band_of_the_sites_students_t(name: str) 
     model, site = load_model(name), load_sites().errors
     alone = Undescribed(weights=np.array([1.0]), logs=np.log([1000.0]), names=("only",))
     found = alone.rate(model, site)
-    scale = np.sqrt(site.site**2 + site.group**2 + site.configuration**2) * (site.moe_factor if model.is_moe else 1.0)
+    variance = site.site**2 + site.group**2 + site.configuration**2 + site.software**2
+    scale = np.sqrt(variance) * (site.moe_factor if model.is_moe else 1.0)
     half = t.ppf(0.95, 5) * scale
     assert np.log([found.low, found.rate, found.high]) == pytest.approx(
         np.log(1000.0) + half * np.array([-1, 0, 1]), abs=1e-3
