@@ -116,7 +116,7 @@ def export_rows(saved: SavedRun, text: str, framework: str, folder: Path) -> lis
     framework: of `FORMATS`; empty: what the run searched for. Raises InputError for another one, `Inexpressible` where
     it cannot start a row.
     """
-    if framework and framework not in FORMATS:
+    if framework and framework.partition("@")[0] not in FORMATS:
         raise InputError([Problem("framework", f"{framework!r} is unknown; use one of {', '.join(FORMATS)}")])
     contract = load_framework(framework) if framework not in ("", SLURM) else None
     return write_all(folder, files_of(saved, chosen_rows(saved, text, contract), framework))

@@ -73,7 +73,7 @@ def export(
     from primus_search.files.framework_files import load_framework
     from primus_search.launch.write.launch_files import FORMATS, SLURM, write_all
 
-    if format_name and format_name not in FORMATS:
+    if format_name and format_name.partition("@")[0] not in FORMATS:
         raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
     if framework and format_name not in ("", SLURM, framework):
         what = f"{format_name} files do not start {framework} jobs; give one of the two"

@@ -548,6 +548,12 @@ def test_one_folder_a_rank_holds_files_that_can_be_executed(run: Path, tmp_path:
     assert done.exit_code == 0 and (out / "pareto_1" / "job.slurm").is_file()
 
 
+def test_a_format_may_name_the_release_of_its_framework(run: Path, tmp_path: Path) -> None:
+    words = ["export", str(run), "1", "--format", "torchtitan@0.2.1", "--out", str(tmp_path / "files")]
+    with pytest.raises(InputError, match=r"torchtitan has no release '0.2.1' - releases: 0.2.2, 0.3.0"):
+        app(words, standalone_mode=False)
+
+
 def test_what_a_framework_cannot_start_exits_4_with_the_nearest_and_writes_nothing(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "files"
     with pytest.raises(Inexpressible) as caught:
