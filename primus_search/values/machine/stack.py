@@ -357,7 +357,8 @@ class SiteErrors:
 
         log(mean_ratio) + site + group + configuration + stack + device + exchange + host
 
-    Standard deviations are of dense models; those of experts are `moe_factor` times as large.
+    Standard deviations are of dense models; those of experts are `moe_factor` times as large. From stack on they are 0
+    in folders of releases that did not tell them apart.
 
     mean_ratio  Geometric mean of measured / projected over publishers that are neither the device's vendor nor the
         software's author.
@@ -381,11 +382,11 @@ class SiteErrors:
     site: float
     group: float
     configuration: float
-    stack_share: float
-    software: float
-    device: float
-    exchange: float
-    host: float
+    stack_share: float = 0.0
+    software: float = 0.0
+    device: float = 0.0
+    exchange: float = 0.0
+    host: float = 0.0
     moe_factor: float
     quantile: float
     memory_low: float
