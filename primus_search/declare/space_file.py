@@ -268,7 +268,7 @@ class _Assembly:
         return flags[0] if len(flags) == 1 else given[-1] if given else "nodes"
 
     def _of_gpus(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> list[tuple[variants.Machine, int]]:
-        """Every machine with the nodes that hold the devices asked for; a problem where these are no whole nodes."""
+        """Every machine with the nodes that hold the wanted devices; a problem where these are no whole nodes."""
         found = []
         for machine in machines:
             per_node = shape.gpus_per_node or machine.hardware.network.gpus_per_node

@@ -106,7 +106,7 @@ def worth(rung: Rung, space: Space) -> float:
 
 
 def reached(rung: Rung, goal: Goal) -> float:
-    """The chance of the goal as far as it counts: what is above the one asked for is as good as that."""
+    """The chance of the goal as far as it counts: what is above the wanted one is as good as that."""
     return min(rung.chance, goal.chance / 100.0)
 
 

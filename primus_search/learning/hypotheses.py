@@ -113,7 +113,7 @@ class Hypothesis:
         return f"{self.stack.name}, {self.kind}" if self.kind else self.stack.name
 
     def varied(self, settings: Mapping[str, Any]) -> "Hypothesis":
-        """The same with other habits on top."""
+        """The same with other settings on top."""
         return replace(self, stack=with_numbers(self.stack, settings), settings={**self.settings, **settings})
 
     @property
@@ -162,7 +162,7 @@ def shipped_hypotheses(
 
 
 def _kinds(stack: Stack) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a hypothesis of a stack is called beside its name, and its habits."""
+    """What a hypothesis of a stack is called beside its name, and its settings."""
     plain: dict[str, Any] = {} if stack.host.host_race_power else {"host_race_power": RACE_POWER}
     yield "", plain
     if stack.name in VARIED:

@@ -27,7 +27,7 @@ Ending = Literal["", "ran", "out_of_memory"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverride:
-    """One number or habit in which a run's machine or software differs from the files that its record names.
+    """One number or switch in which a run's machine or software differs from the files that its record names.
 
     key     part and field path in base units: `stack.memory.loss_chunks`, `network.nic_bytes_per_s`
     value   what the run has in place of the file's value
@@ -200,7 +200,7 @@ class RunTable:
 
 
 def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
-    """The cluster with numbers and habits replaced: `stack.FIELD`, `hardware.FIELD` (accelerator or network).
+    """The cluster with numbers and switches replaced: `stack.FIELD`, `hardware.FIELD` (accelerator or network).
 
     A field is named by its dotted path or its last word. Raises ValueError for a key that names none.
     """
@@ -219,7 +219,7 @@ def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 
 def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
-    """The run as another software might have made it, its own habits on top."""
+    """The run as another software might have made it, its own settings on top."""
     return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_settings(run)))
 
 
@@ -231,7 +231,7 @@ def own_settings(run: MeasuredRun) -> dict[str, Any]:
 
 
 def overrides_of(usual: Cluster, cluster: Cluster) -> tuple[RunOverride, ...]:
-    """Numbers and habits in which a cluster differs from the usual one of its files."""
+    """Numbers and switches in which a cluster differs from the usual one of its files."""
     return tuple(
         RunOverride(key=f"{prefix}.{name}", value=value)
         for prefix, parts in _PARTS.items()

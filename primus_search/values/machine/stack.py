@@ -476,7 +476,7 @@ GROUP_OF: Mapping[str, str] = {f.name: group for group, cls in GROUPS.items() fo
 
 
 def with_numbers(stack: Stack, numbers: Mapping[str, Any]) -> Stack:
-    """The stack with some numbers or habits replaced, each given by the name of its field (`gemm_efficiency`).
+    """The stack with some numbers or switches replaced, each given by the name of its field (`gemm_efficiency`).
 
     Raises KeyError for a name that is no field of a group, ValueError for an overlap outside 0..1.
     """
@@ -488,5 +488,5 @@ def with_numbers(stack: Stack, numbers: Mapping[str, Any]) -> Stack:
 
 
 def number_of(stack: Stack, name: str) -> Any:
-    """One number or habit of a stack by the name of its field. Raises KeyError for a name that is no field."""
+    """One number or switch of a stack by the name of its field. Raises KeyError for a name that is no field."""
     return stack.__getattribute__(GROUP_OF[name]).__getattribute__(name)

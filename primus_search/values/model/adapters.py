@@ -115,7 +115,7 @@ def named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def modules_of(model: "Model", names: Sequence[str]) -> tuple[str, ...]:
-    """What a framework that is told these names adapts of a model: those that it has, and experts by names of an MLP.
+    """What a framework adapts of a model under these names: those that it has, and experts by names of an MLP.
 
     Names of Megatron-Core match the joint product of experts, for which one adapter serves (Megatron-Bridge's
     `share_expert_adapters`); HuggingFace's match each expert's own. No names: all joint products; `all`: every part.
