@@ -26,7 +26,7 @@ def projected_buffers(model: Model, stack_name: str, params: float, **columns: o
     stack = load_stack(stack_name)
     c = Candidates.table(sharding=int(Sharding.FSDP2), **columns)
     s = Share(model, Workload(seq_length=4096, global_batch_size=64), stack, c, 64)
-    return float(gathered_bytes(stack, s, params, model.num_layers)[0]) * element_scale(stack)
+    return float(gathered_bytes(stack, s, params, params, model.num_layers)[0]) * element_scale(stack)
 
 
 @pytest.mark.parametrize(
