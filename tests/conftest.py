@@ -1,7 +1,7 @@
 """Examples of property tests, and the order of the files.
 
 Property tests draw the same examples in continuous integration every time; on a developer's machine, new ones.
-A busy machine is no fault of a strategy: how fast examples are drawn is not checked.
+A busy machine is no fault of a strategy: how fast examples are drawn or run is not checked.
 
 Of the parameters of a test with `daily(n)` n are drawn a day; the others are `full`. `TEST_DAY=2026-11-27` draws as
 on that day.
@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("default", suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 FILE_TIMES = Path(__file__).with_name("file_times.csv")

@@ -80,7 +80,7 @@ def test_the_host_file_is_read_back_by_the_loader_of_all_hardware_files(accelera
     assert loaded.accelerator.bf16_peak_flops_per_s == pytest.approx(accelerator.bf16_peak_flops_per_s, rel=1e-5)
     assert loaded.network.link_bytes_per_s == pytest.approx(network.link_bytes_per_s, rel=1e-5)
     assert {one.source for one in loaded.sources if not one.inherited_from} == {source}
-    assert {one.path.split(".")[0] for one in loaded.sources if one.inherited_from} == {"reliability"}
+    assert {one.path.split(".")[0] for one in loaded.sources if one.inherited_from} == {"power", "reliability"}
     kernels, links = fit(FIGURES, 2)
     assert {table.kind: table.shapes for table in loaded.network.tables} == {t.kind: t.shapes for t in links.tables}
     assert {table.kind for table in loaded.accelerator.tables} == {table.kind for table in kernels.tables}

@@ -212,7 +212,7 @@ def _is_hybrid(space: Space) -> bool:
 
 
 def _sharding_is_legal(r: dict[str, Any], first: dict[str, Any], dp: int, edp: int, has_experts: bool) -> bool:
-    if r["sharding"] >= Sharding.ZERO2 and r["pp"] > 1:
+    if r["sharding"] in (Sharding.ZERO2, Sharding.MEGATRON_FSDP) and r["pp"] > 1:
         return False
     replicas = dp * r["cp"]
     if r["sharding"] == Sharding.HSDP and (

@@ -121,6 +121,8 @@ def shards(network: Network, c: Candidates) -> list[Comm]:
         as_many_replicas(c),
         dense_params=params,
         expert_params=params,
+        trained_dense=params,
+        trained_experts=params,
         forward_s=COMPUTE_S,
         backward_s=COMPUTE_S,
     )
