@@ -23,9 +23,10 @@ MOST_NAMED = 20
 def project(
     file: Path | None = None, model: str = "", recipe: str = "", arguments: str = "", hardware: str = "",
     nodes: int = 0, sets: list[str] | None = None, stack: str | None = None, ignore: list[str] | None = None,
-    framework: str = "", row: str = "", trace: Path | None = None, against: Path | None = None, as_json: bool = False,
+    framework: str = "", row: str = "", trace: Path | None = None, against: Path | None = None, verbose: bool = False,
+    as_json: bool = False,
 ) -> None:  # fmt: skip
-    """Project one candidate: its memory tree and its step, part by part.
+    """Project one candidate: its rate, its memory and its step.
 
     With a FILE, the candidate and the workload of a real experiment; --set changes them. With --row, a row of a run.
     """
@@ -58,7 +59,7 @@ def project(
     if as_json:
         print_json(figures)
     else:
-        _print(space, figures)
+        _print(space, figures, verbose or against is not None)
 
 
 def _of_options(
@@ -248,7 +249,7 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     }
 
 
-def _print(space: "Space", figures: dict[str, Any]) -> None:
+def _print(space: "Space", figures: dict[str, Any], verbose: bool) -> None:
     from textwrap import fill
 
     from primus_search.analysis.answer import task_words
@@ -256,10 +257,16 @@ def _print(space: "Space", figures: dict[str, Any]) -> None:
     from primus_search.base.html_templates import rendered
     from primus_search.base.units import GB
     from primus_search.cost.confidence.uncertainty import supposed_band
+    from primus_search.report.short_text import projected_lines
 
+    supposed = supposed_band(space.cluster, space.model)
+    if not verbose:
+        runs = f"{figures['knowledge']}, {counted(figures['interval_runs'], 'left-out run')} of its kind"
+        basis = f"software not named: {' '.join(supposed.stacks.split())}".rstrip(",") if supposed else runs
+        typer.echo("\n".join(projected_lines(space, figures, basis)))
+        return
     values = {"nodes": counted(space.cluster.num_nodes, "node"), "chance": chance(figures["fit_probability"])}
     values["task"] = task_words(space.job)
-    supposed = supposed_band(space.cluster, space.model)
     values["supposed"] = supposed.stacks if supposed else ""
 
     def filled(text: str, indent: int) -> str:

@@ -169,6 +169,7 @@ def resolved_start(
         if key.startswith(VARIABLE):
             settings[key] = str(value)
         if key not in table:
+            settings.setdefault(key, None if is_off(value) else value)  # a fact of the model that a row may read
             continue
         try:
             settings[key] = typed(table[key], value)

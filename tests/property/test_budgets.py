@@ -61,10 +61,11 @@ def outcome(data: dict[str, Any], **search: Any) -> SearchResult | NothingFits:
 def counts_of(error: NothingFits) -> tuple[int, int]:
     """Candidates looked at and legal ones, as a message has them."""
     first = str(error).splitlines()[0]
-    found = re.search(f"none of the {NUMBER} candidates looked at, of {NUMBER} legal ones", first)
-    both = found.groups() if found else (re.search(f"{NUMBER} legal candidates", first) or [""])[1:] * 2
-    looked_at, legal = (int(one.replace(",", "")) for one in both)
-    return looked_at, legal
+    if found := re.search(f"none of the {NUMBER} candidates looked at, of {NUMBER} legal ones", first):
+        looked_at, legal = found.groups()
+    else:
+        (legal,) = (looked_at,) = re.findall(f"{NUMBER} legal candidates", first)
+    return int(looked_at.replace(",", "")), int(legal.replace(",", ""))
 
 
 @pytest.mark.parametrize("number", range(COUNT))

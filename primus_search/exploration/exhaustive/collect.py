@@ -152,11 +152,12 @@ def _unkept(journal: Journal, task: int, findings: Findings) -> str:
 
 
 def _within(tasks: Sequence[Task], candidates: int) -> Sequence[Task]:
-    """The first tasks, until they hold so many candidates; all of them where there is no limit."""
+    """The first tasks, until they hold so many candidates, and the first one of each cluster; all without a limit."""
     if not candidates:
         return tasks
     before = accumulate((task.stop - task.start for task in tasks), initial=0)
-    return [task for task, rows in zip(tasks, before, strict=False) if rows < candidates]
+    first = {task.cluster: task for task in reversed(tasks)}
+    return [task for task, rows in zip(tasks, before, strict=False) if rows < candidates or task is first[task.cluster]]
 
 
 class _Gathered:
