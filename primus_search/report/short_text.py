@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Any
 
 from primus_search.analysis.advice import Advice
-from primus_search.analysis.explanation import Explained
 from primus_search.analysis.answer import task_words
+from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import ROUNDING, chance, counted, rests, short
 from primus_search.analysis.run_comparison import Comparison, MovedFigure
 from primus_search.base.units import GB
@@ -115,7 +115,9 @@ def projected_lines(space: Space, f: Mapping[str, Any], basis: str) -> list[str]
     lines = _filled(f"{space.model.name}, {size} | {job['layout']}, DP{f['candidate']['dp']}", "")
     where = f"{job['gpus']:,} {cluster.accelerator.name} ({job['nodes']:,} x {job['gpus_per_node']})"
     work = f"sequence {space.workload.seq_length:,}, global batch {space.workload.global_batch_size:,}"
-    lines += _filled(f"{where} | {space.framework.title}, stack {cluster.stack.title} | {work}{task_words(space.job)}", "")
+    lines += _filled(
+        f"{where} | {space.framework.title}, stack {cluster.stack.title} | {work}{task_words(space.job)}", ""
+    )
     notes = [*f["notes"], *([f["measured_kernels"]] if f["measured_kernels"] else [])]
     lines += [line for note in notes if FIRST_STEP in note for line in _filled(note, "STOPS")]
     lines += _filled(
@@ -131,7 +133,10 @@ def projected_lines(space: Space, f: Mapping[str, Any], basis: str) -> list[str]
     named += [f"extrapolated {', '.join(one['part'] for one in guessed)}"] if guessed else []
     lines += _filled("; ".join(named), "RESTS")
     lines += _side_by_side(f)
-    left = [*[f"not modelled: {line}" for line in f.get("not_modelled", ())], *(n for n in notes if FIRST_STEP not in n)]
+    left = [
+        *[f"not modelled: {line}" for line in f.get("not_modelled", ())],
+        *(n for n in notes if FIRST_STEP not in n),
+    ]
     for place, note in enumerate(left):
         more = _filled(note, "NOTE", NOTE_LINES)
         if len(lines) + len(more) + 1 > LINES - (place + 1 < len(left)):
@@ -160,7 +165,10 @@ def _parts(parts: Mapping[str, float], total: str, factor: float, word: Callable
     shown = sorted(sizes, key=lambda name: -abs(sizes[name]))[:MOST_PARTS]
     shown = [name for name in sizes if name in shown and abs(sizes[name]) > ROUNDING * whole]
     others = whole - sum(sizes[name] for name in shown)
-    listed = [*((name, sizes[name]) for name in shown), *([("others", others)] if abs(others) > ROUNDING * whole else [])]
+    listed = [
+        *((name, sizes[name]) for name in shown),
+        *([("others", others)] if abs(others) > ROUNDING * whole else []),
+    ]
     return [f"{name:<22}{value * factor:>10,.2f}{value / whole:>7.1%}" for name, value in [*listed, ("total", whole)]]
 
 
