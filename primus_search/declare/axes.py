@@ -12,9 +12,9 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from primus_search.base.errors import Problem
 from primus_search.base.guards.values import LARGEST_WHOLE
-from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
+from primus_search.declare.file_problems import FileProblems
+from primus_search.files.source import Keys, did_you_mean, join_words, quoted
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import AXES, AxisValue
@@ -37,15 +37,10 @@ Item = AxisValue | Word
 
 
 @dataclass(slots=True)
-class Reader:
+class Reader(FileProblems):
     """Reads the axes of one document; collects problems, and what one axis says about another."""
 
-    document: Document
-    problems: list[Problem] = field(default_factory=list)
     implied: dict[str, list[Item]] = field(default_factory=dict)
-
-    def problem(self, keys: Keys, what: str) -> None:
-        self.problems.append(self.document.problem(keys, what))
 
     def imply(self, axis: str, items: Sequence[Item]) -> None:
         """Note values for another axis, in order, without doubles."""

@@ -8,8 +8,8 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
+from primus_search.declare.file_problems import FileProblems
+from primus_search.declare.machines import MachineReader
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.declare.workload_file import all_weights, workload_of
-from primus_search.files.framework_files import default_framework, framework_names, load_framework
-from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
 from primus_search.files.search_path import FileKind, find, is_path, title
-from primus_search.files.source import Document, Keys, did_you_mean, join_words, read
+from primus_search.files.source import Document, did_you_mean, join_words, read
 from primus_search.models.model_files import load_model
 from primus_search.space import (
     AXES,
@@ -42,20 +42,12 @@ from primus_search.space import (
     word_values,
 )
 from primus_search.space.auto import RECIPES, RELIEFS, every_value, with_needed
-from primus_search.space.context import FACTS
 from primus_search.space.tokens import axis_name
 from primus_search.space.types import Numerics
 from primus_search.values.knobs import NUMERIC
 from primus_search.values.layout import Layout, expand
-from primus_search.values.machine.framework import Framework
-from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
-
-MAX_NODES = 1_000_000
-"""Upper limit of a cluster that can be planned; the largest announced have some 100,000 nodes."""
-
-MAX_CLUSTERS = 1000
 
 
 def load_space(
@@ -78,7 +70,7 @@ def load_space(
         raise InputError([Problem("space", found)])
     document = read(found)
     digest = hashlib.sha256(found.read_bytes()).hexdigest()
-    assembly = _Assembly(document, found.parent, host_file)
+    assembly = _Assembly(document=document, beside=found.parent, host_file=host_file)
     space = assembly.space(nodes, overrides, os.environ if environ is None else environ)
     return replace(space, source=document.name, sha256=digest)
 
@@ -98,25 +90,18 @@ def make_space(
     model: stands in for the one that the mapping names. is_started: the job of a launch file, whose framework is named
     for its rules and may be started by another program, which has the adapters.
     """
-    assembly = _Assembly(Document(name, dict(data)), None, None, model, is_started)
+    assembly = _Assembly(document=Document(name, dict(data)), model=model, is_started=is_started)
     return assembly.space(nodes, overrides, os.environ if environ is None else environ)
 
 
-@dataclass(slots=True)
-class _Assembly:
-    """Builds one space from one document, collecting what is wrong on the way.
+@dataclass(slots=True, kw_only=True)
+class _Assembly(FileProblems):
+    """Builds one space from one document, collecting what is wrong on the way; `model` stands in for the file's."""
 
-    `skip` names top-level keys whose structure is already known to be wrong; `model` stands in for the file's.
-    """
-
-    document: Document
-    beside: Path | None
-    host_file: Callable[[], Path] | None
+    beside: Path | None = None
+    host_file: Callable[[], Path] | None = None
     model: Model | None = None
     is_started: bool = False
-    skip: frozenset[str] = frozenset()
-    problems: list[Problem] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
     def space(self, nodes: int | None, overrides: Sequence[str], environ: Mapping[str, str]) -> Space:
         """The space with flags and variables laid over the file; InputError with every problem."""
@@ -132,11 +117,12 @@ class _Assembly:
 
     def _space(self, shape: SpaceFile) -> Space | None:
         if shape.name is not None and (wrong := name_problem(shape.name)):
-            self.problems.append(self.document.problem(("name",), wrong))
+            self.problem(("name",), wrong)
         model = self._model(shape)
         workload = self._workload(shape, model)
         items, hardware_axes = self._axes_as_written(shape.space)
-        choices = self._clusters(shape, hardware_axes, model)
+        machines = MachineReader(self, self.beside, self.host_file, self.is_started)
+        choices = machines.clusters(shape, hardware_axes, model)
         constraints = self._constraints(shape)
         if model is None or not choices or "workload" in self.skip:
             return None
@@ -162,25 +148,6 @@ class _Assembly:
         self._check_goal(space, shape)
         return space
 
-    def _collect(self, load: Callable[[], Any]) -> Any:
-        """What `load` returns, or None after noting its problems."""
-        try:
-            return load()
-        except InputError as error:
-            self.problems += [problem for problem in error.problems if problem not in self.problems]
-            return None
-
-    def _listed(self, key: str, given: Any) -> list[tuple[Any, Keys]]:
-        """The entries of a key that takes a value or a list, each once, with its place; a problem for an empty list."""
-        if not isinstance(given, list):
-            return [(given, (key,))]
-        if not given and key not in self.skip:
-            least = "number" if key == "nodes" else "name"
-            self.problems.append(self.document.problem((key,), f"is an empty list; give at least one {least}"))
-        twice = dict.fromkeys(str(one) for i, one in enumerate(given) if one in given[:i])
-        self.notes += [f"{key}: {one} is listed more than once; searched once" for one in twice]
-        return [(one, (key, i)) for i, one in enumerate(given) if one not in given[:i]]
-
     # --- model, workload, clusters ---------------------------------------------------------------------------------
 
     def _model(self, shape: SpaceFile) -> Model | None:
@@ -190,7 +157,7 @@ class _Assembly:
         if self.model is not None and not shape.ignore and shape.vocab_size is None:
             return self.model
         changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
-        model = self._collect(partial(changed, shape.model, beside=self.beside, where=where))
+        model = self.collect(partial(changed, shape.model, beside=self.beside, where=where))
         assert model is None or isinstance(model, Model)
         if model is not None:
             self._note_towers(model, shape)
@@ -202,7 +169,7 @@ class _Assembly:
         try:
             return workload_of(shape.workload, model)
         except ValueError as error:
-            self.problems.append(self.document.problem(("workload", "lora"), str(error)))
+            self.problem(("workload", "lora"), str(error))
             return all_weights(shape.workload)
 
     def _note_towers(self, model: Model, shape: SpaceFile) -> None:
@@ -210,10 +177,10 @@ class _Assembly:
         work = shape.workload
         if work.image_tokens and not any(tower.is_counted for tower in model.towers):
             what = "image_tokens: the model has no tower whose sizes are known"
-            self.problems.append(self.document.problem(("workload", "image_tokens"), what))
+            self.problem(("workload", "image_tokens"), what)
         if not work.tokens_per_image <= work.image_tokens <= work.seq_length:
             what = "tokens_per_image is at most image_tokens, and these at most seq_length"
-            self.problems.append(self.document.problem(("workload", "image_tokens"), what))
+            self.problem(("workload", "image_tokens"), what)
         for tower in model.towers:
             if not tower.is_counted:
                 self.notes.append(f"{tower.name} tower of the model is not counted: text model only")
@@ -226,67 +193,13 @@ class _Assembly:
             frozen = "" if work.trains_towers else ", frozen"
             self.notes.append(f"{size}{frozen} {held}; {cost}")
 
-    def _clusters(
-        self, shape: SpaceFile, axes: list[variants.HardwareAxis], model: Model | None
-    ) -> list[ClusterChoice]:
-        before = len(self.problems)
-        nodes = [] if self._size_key() == "gpus" else self._listed("nodes", shape.nodes)
-        for count, keys in nodes:
-            if not 1 <= count <= MAX_NODES:
-                wrong = "must be at least 1" if count < 1 else f"at most {MAX_NODES:,} nodes can be planned"
-                self.problems.append(self.document.problem(keys, f"{wrong}, got {count}"))
-        machines = self._machines(shape, model)
-        self.notes += dict.fromkeys(
-            f"nodes of {shape.gpus_per_node} devices: {one.hardware.name} has {one.hardware.network.gpus_per_node}, "
-            f"and {one.hardware.network.domain_size} that reach each other without NICs"
-            for one in machines
-            if (shape.gpus_per_node or 0) > one.hardware.network.gpus_per_node
-        )
-        sizes = [(machine, count) for machine in machines for count, _ in nodes]
-        sizes = sizes or self._of_gpus(shape, machines)
-        if len(self.problems) > before:
-            return []
-        count = len(sizes)
-        for axis in axes:
-            count *= len(axis.values)
-        if count > MAX_CLUSTERS:
-            what = f"nodes, hardware, stack and hardware axes make {count:,} clusters; at most {MAX_CLUSTERS:,}"
-            self.problems.append(self.document.problem(("space",), what))
-            return []
-        try:
-            return variants.clusters(sizes, axes, shape.gpus_per_node)
-        except ValueError as error:
-            self.problems.append(self.document.problem(("space",), str(error)))
-            return []
-
-    def _size_key(self) -> str:
-        """Whether nodes or devices say how large clusters are: a flag wins; a problem where both say it alike."""
-        given = [key for key in ("nodes", "gpus") if key in self.document.data]
-        flags = [key for key in given if (key,) in self.document.origins]
-        if len(given) == 2 and len(flags) != 1:
-            self.problems.append(self.document.problem(("gpus",), "nodes are given as well; keep one of them"))
-        return flags[0] if len(flags) == 1 else given[-1] if given else "nodes"
-
-    def _of_gpus(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> list[tuple[variants.Machine, int]]:
-        """Every machine with the nodes that hold the wanted devices; a problem where these are no whole nodes."""
-        found = []
-        for machine in machines:
-            per_node = shape.gpus_per_node or machine.hardware.network.gpus_per_node
-            for i, gpus in enumerate(shape.gpus):
-                found.append((machine, gpus // per_node))
-                if gpus < 1 or gpus % per_node or gpus // per_node > MAX_NODES:
-                    near = join_words([gpus // per_node * per_node or per_node, (gpus // per_node + 1) * per_node])
-                    what = f"{gpus} devices are no whole nodes of {per_node} {machine.hardware.name}; use {near}"
-                    self.problems.append(self.document.problem(("gpus", i), what))
-        return found
-
     def _check_goal(self, space: Space, shape: SpaceFile) -> None:
         """Problems of a goal that cannot be computed: tokens, prices or watts are missing."""
         goal = space.goal
         for key in ("within_days", "budget_USD"):
             if getattr(goal, key) and not goal.tokens:
                 what = "needs the tokens to train on: goal.tokens, or --tokens 15T"
-                self.problems.append(self.document.problem(("goal", key), what))
+                self.problem(("goal", key), what)
         needs_price = [("goal", "budget_USD")] if goal.budget_USD else []
         needs_price += [("search", "objective")] if space.search.objective == "tokens_per_dollar" else []
         lacking = [one.cluster.accelerator.name for one in space.clusters if not one.price_per_gpu_hour_USD]
@@ -295,131 +208,12 @@ class _Assembly:
             what = (
                 f"no price of {join_words(names)}: --price {names[0].lower()}=USD_PER_GPU_HOUR, or price: in the space"
             )
-            self.problems.append(self.document.problem(keys, what))
+            self.problem(keys, what)
         dark = [one.cluster.accelerator.name for one in space.clusters if not one.power.busy_w]
         if space.search.objective == "tokens_per_joule" and dark:
             dark = list(dict.fromkeys(dark))
             what = f"no watts of {join_words(dark)}: --set hardware.busy_W=WATTS, or power: in its file"
-            self.problems.append(self.document.problem(("search", "objective"), what))
-
-    def _priced(self, hardware: Hardware, text: str, shape: SpaceFile) -> Hardware:
-        """The hardware at the price that the space gives for its name, if any."""
-        names = {text.lower(), title(text).lower(), hardware.name.lower()}
-        given = [price for name, price in shape.price.items() if name.lower() in names]
-        return replace(hardware, price_per_gpu_hour_usd=given[-1]) if given else hardware
-
-    def _check_prices(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> None:
-        """Problems of prices of no device of the space, and of prices that are none."""
-        given = [shape.hardware] if isinstance(shape.hardware, str) else shape.hardware
-        known = {name.lower() for text in given for name in (text, title(text))}
-        known |= {one.hardware.name.lower() for one in machines}
-        for name, price in shape.price.items():
-            if name.lower() not in known:
-                what = (
-                    f"is no device of this space{did_you_mean(name.lower(), known)} - known: {', '.join(sorted(known))}"
-                )
-                self.problems.append(self.document.problem(("price", name), what))
-            elif price <= 0.0:
-                self.problems.append(self.document.problem(("price", name), f"must be above 0, got {price:g}"))
-
-    def _machines(self, shape: SpaceFile, model: Model | None) -> list[variants.Machine]:
-        """Every combination of hardware, stack and framework of the file."""
-        machines: list[variants.Machine] = []
-        devices = [one for one in self._hardware(shape) if one is not None]
-        frameworks = self._frameworks(shape, devices)
-        named = self._named_stacks(shape) if shape.stack is not None else [None]
-        for hardware in devices:
-            self.notes += hardware.notes
-            pairs = (
-                (stack or self._default_stack(shape, hardware, framework, model), framework)
-                for stack in named
-                for framework in frameworks[hardware.name]
-            )
-            machines += [
-                variants.Machine(
-                    hardware=hardware,
-                    stack=stack,
-                    framework=framework,
-                    is_framework_assumed=shape.framework is None,
-                    site=None if shape.site == "vendor" else site_of(hardware),
-                )
-                for stack, framework in pairs
-                if stack is not None
-            ]
-        self._check_prices(shape, machines)
-        return machines
-
-    def _hardware(self, shape: SpaceFile) -> Iterator[Hardware | None]:
-        """Every device of the file; None where one cannot be read."""
-        for text, keys in self._listed("hardware", shape.hardware):
-            where = self.document.where(keys)
-            load = partial(load_hardware, text, beside=self.beside, where=where, host_file=self.host_file)
-            hardware = self._collect(load)
-            yield self._priced(hardware, text, shape) if hardware is not None else None
-
-    def _frameworks(self, shape: SpaceFile, devices: list[Hardware]) -> dict[str, list[Framework]]:
-        """The frameworks that run on each device: those that are named, or the one that is assumed there.
-
-        A problem for a framework that runs on no device, and for a device without a framework.
-        """
-        task = shape.workload.task
-        if shape.framework is None:
-            return {one.name: [default_framework(one.accelerator.vendor, task)] for one in devices}
-        loaded = [
-            (self._collect(partial(load_framework, name, beside=self.beside, where=self.document.where(keys))), keys)
-            for name, keys in self._listed("framework", shape.framework)
-        ]
-        named = [(one, keys) for one, keys in loaded if one is not None]
-        runs = {device.name: [one for one, _ in named if one.runs_on(device.accelerator.vendor)] for device in devices}
-        for framework, keys in named:
-            if self._lacks(framework, task):
-                known = [one for one in framework_names() if load_framework(one).adapters]
-                known = [] if task == "qlora" else known
-                what = f"{framework.title} has no adapters of {task}; use {join_words([*known, 'any'])}"
-                self.problems.append(self.document.problem(keys, what))
-            for device in devices:
-                vendor = device.accelerator.vendor
-                if framework in runs[device.name]:
-                    continue
-                what = f"{framework.title} does not run on {device.name} ({vendor})"
-                if runs[device.name] and any(framework in some for some in runs.values()):
-                    self.notes.append(f"{what}; not searched there")
-                    continue
-                known = [one for one in framework_names() if load_framework(one).runs_on(vendor)]
-                self.problems.append(self.document.problem(keys, f"{what}; use {join_words(known)}"))
-        return runs
-
-    def _lacks(self, framework: Framework, task: str) -> bool:
-        """Whether a framework cannot start what is trained; contracts with adapters hold frozen weights in BF16."""
-        if self.is_started or framework.is_any or not task.endswith("lora"):
-            return False
-        return task == "qlora" or not framework.adapters
-
-    def _named_stacks(self, shape: SpaceFile) -> list[Stack | None]:
-        listed = self._listed("stack", shape.stack)
-        loads = [
-            partial(load_stack, name, beside=self.beside, where=self.document.where(keys)) for name, keys in listed
-        ]
-        return [replace(one, is_assumed=False) for one in map(self._collect, loads) if one is not None]
-
-    def _default_stack(
-        self, shape: SpaceFile, hardware: Hardware, framework: Framework, model: Model | None
-    ) -> Stack | None:
-        """The stack that runs under a framework that was named, else the one of the hardware file."""
-        vendor = hardware.accelerator.vendor
-        variant = next((one for fact, one in framework.variants.items() if model and FACTS[fact](model)), "")
-        own = framework.stack_of(vendor, variant) if shape.framework is not None else None
-        name, where = own, f"hardware/frameworks/{framework.launcher}.yaml @ $.stacks"
-        said = framework.stack_notes.get(vendor)
-        self.notes += [said] if own and said and said not in self.notes else []
-        if name is None:
-            name, where = hardware.default_stack, f"{hardware.path} @ $.default_stack"
-        if name is None:
-            what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
-            self.problems.append(self.document.problem(("hardware",), what))
-            return None
-        stack: Stack | None = self._collect(partial(load_stack, name, beside=self.beside, where=where))
-        return stack and replace(stack, is_assumed=own is None and is_guess(hardware))
+            self.problem(("search", "objective"), what)
 
     # --- axes ------------------------------------------------------------------------------------------------------
 
@@ -513,7 +307,7 @@ class _Assembly:
                 if layers != model.num_layers:
                     keys = ("space", "pipeline_layout", i) if len(values) > 1 else ("space", "pipeline_layout")
                     what = f"deals {layers} layers, the model has {model.num_layers}; count the letters t"
-                    self.problems.append(self.document.problem(keys, what))
+                    self.problem(keys, what)
 
     def _check_batch(self, choices: list[ClusterChoice], workload: Workload) -> None:
         """At least one combination of degrees must split the global batch into whole micro-batches."""
@@ -528,13 +322,13 @@ class _Assembly:
         batch = workload.global_batch_size
         if not steps:
             what = f"no tp * pp * cp of this space divides the {choices[0].cluster.world} devices of the cluster"
-            self.problems.append(self.document.problem(("nodes",), f"{what}; change nodes or these axes"))
+            self.problem(("nodes",), f"{what}; change nodes or these axes")
         elif not any(batch % step == 0 for step in steps):
             least = min(steps)
             near = dict.fromkeys(n for n in (batch // least * least, -(-batch // least) * least) if n > 0)
             what = f"{batch} samples do not split into whole micro-batches: dp * micro_batch_size is "
             what += f"{_few(sorted(steps))} in this space; use {join_words(list(near))}, or change nodes or these axes"
-            self.problems.append(self.document.problem(("workload", "global_batch_size"), what))
+            self.problem(("workload", "global_batch_size"), what)
 
 
 def _line(problem: Problem) -> int:

@@ -1,7 +1,7 @@
 """The shape of a space file as pydantic models, and the JSON schema they publish for editors.
 
-Structure and simple ranges are checked here; axes are read by `axes`, names are looked up by `space_file`. Every
-message is ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
+Structure and simple ranges are checked here; axes are read by `axes`, names are looked up by `machines` and
+`space_file`. Every message is ours: pydantic's findings are translated to `file:line @ $.path: what - allowed`.
 """
 
 import ast

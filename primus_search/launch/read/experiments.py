@@ -29,14 +29,8 @@ from primus_search.launch.adapters import OF_MEGATRON, SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
-from primus_search.launch.read.launchers import (
-    OF_ADAPTERS,
-    launcher_of,
-    launchers,
-    of_given,
-    read_launcher,
-    refuse_adapters,
-)
+from primus_search.launch.read.launcher_table import launchers
+from primus_search.launch.read.launchers import OF_ADAPTERS, launcher_of, of_given, read_launcher, refuse_adapters
 from primus_search.launch.read.megatron import candidate_words, model_keys
 from primus_search.launch.read.other_files import not_read
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in

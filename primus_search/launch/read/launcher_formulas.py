@@ -1,0 +1,88 @@
+"""Settings that other keys of a launcher's file give: sums of products, and the defaults of the launcher."""
+
+import re
+from math import prod
+from typing import Any
+
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import known_keys
+from primus_search.launch.read.launcher_table import Launcher, fits
+from primus_search.launch.read.megatron import model_keys
+from primus_search.values.candidates import DEFAULTS
+from primus_search.values.machine.framework import ANY, Settings
+from primus_search.values.model import Model
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+
+
+def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model: Model | None) -> dict[str, Any]:
+    """What defaults and formulas give, where the file does not say it under the contract's own name."""
+    known = {**launcher.defaults, **given, **found}
+    axes = load_framework(launcher.contract).spellings
+    ranks = prod(int(str(known.get(axes[one].key if one in axes else one) or 1)) for one in ("tp", "pp", "cp"))
+    if gpus:
+        known |= {"gpus": gpus, "replicas": gpus // ranks}
+    known |= {"layers": model.num_layers} if model else {}
+    names = settings_read(launcher.contract) | (launcher.defaults.keys() - names_in(launcher))
+    own = {key: value for key, value in launcher.defaults.items() if key in names and key not in found}
+    for name, ways in launcher.formulas.items():
+        if name not in found and (value := first_known(ways, known)) is not None:
+            own[name] = known[name] = value
+    if MICRO_BATCH in own and gpus >= ranks and known.get(BATCH):
+        own[MICRO_BATCH] = _dividing(int(str(own[MICRO_BATCH])), int(str(known[BATCH])) // (gpus // ranks))
+    return {key: value for key, value in own.items() if key not in found and key != "gpus"}
+
+
+BATCH, MICRO_BATCH = "global_batch_size", "micro_batch_size"
+
+
+def _dividing(most: int, samples: int) -> int:
+    """The largest micro-batch of at most `most` samples that a replica's share of the batch is whole in."""
+    return next((count for count in range(most, 1, -1) if samples % count == 0), 1)
+
+
+def names_in(launcher: Launcher) -> set[str]:
+    """Every name that a formula of a launcher has."""
+    return {word for many in launcher.formulas.values() for one in many for word in _NAME.findall(one)}
+
+
+def settings_read(contract: str) -> frozenset[str]:
+    """Names of a contract that make the candidate, the model or the workload."""
+    if contract == ANY:
+        return frozenset((*DEFAULTS, "seq_length", BATCH, "copies"))
+    framework = load_framework(contract)
+    return framework.spelled | known_keys(framework.keys).read_beside | model_keys()
+
+
+def first_known(ways: tuple[str, ...], known: Settings) -> int | None:
+    """The number of the first formula whose names are all known."""
+    return next((number for way in ways if (number := _number(way, known)) is not None), None)
+
+
+def _number(formula: str, known: Settings) -> int | None:
+    """The whole number of a sum of products, `a * b / c + d up to multiple where key = value`.
+
+    None where a name is not known, or is no positive number.
+    """
+    text, _, condition = formula.partition(" where ")
+    text, _, multiple = text.partition(" up to ")
+    key, _, value = condition.partition("=")
+    if condition and not fits(str(known.get(key.strip())), value.strip()):
+        return None
+    total = 0.0
+    for product in re.split(r" \+ | (?=- )", text):
+        term, sign = -1.0 if product.startswith("- ") else 1.0, "*"
+        for part in re.split(r"\s{0,9}([*/])\s{0,9}", product.removeprefix("- ").strip()):
+            if part in ("*", "/"):
+                sign = part
+                continue
+            try:
+                factor = float(part if part[:1].isdigit() else str(known[part]))
+            except (KeyError, ValueError):
+                return None
+            if factor <= 0:
+                return None
+            term = term * factor if sign == "*" else term / factor
+        total += term
+    step = int(str(known.get(multiple) or 1))
+    return max(-(-int(total) // step) * step, 1)

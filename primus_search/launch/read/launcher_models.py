@@ -1,0 +1,89 @@
+"""The model that a file of a launcher names, sizes, or has as a config.json of its own."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError, Problem
+from primus_search.files.source import Document, plain, shown
+from primus_search.launch.read.launcher_table import Launcher
+from primus_search.launch.script.shell_variables import UNSET
+from primus_search.models.model_files import load_model
+from primus_search.models.presets import load_preset, presets
+from primus_search.values.machine.framework import ANY, Settings
+from primus_search.values.model import Model
+
+_KIND = re.compile(r"(?:[-_](?:instruct|base|chat|hf|it|bf16|fp8|nvfp4|thinking|config|\d{4}|v\d(?:\.\d)?)){1,6}$")
+"""Ends of a model's name that leave its sizes as they are."""
+
+
+def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
+    """The model that a file names or sizes, and why there is none."""
+    fields = {k.removeprefix(f"{launcher.config}."): v for k, v in given.items() if k.startswith(f"{launcher.config}.")}
+    if launcher.config and fields:
+        return _of_config(path, launcher, fields)
+    named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
+    resized = next((key for key in given if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
+    if resized:
+        what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
+        return None, (Problem(shown(path), what),)
+    if found := model_named(named, launcher.models):
+        return found, ()
+    beside = path.parent / named
+    if named and "\0" not in named and (beside / "config.json").is_file():
+        return load_model(str(beside)), ()
+    if not named and launcher.contract != ANY:
+        return None, ()  # sized by its own arguments
+    what = f"takes its model from {as_script_text(named)}, which no preset is" if named else "names no model"
+    return None, (Problem(shown(path), f"{what}; give --model a preset or a config.json"),)
+
+
+def as_script_text(text: str) -> str:
+    """A text with variables without a value as a script has them."""
+    return UNSET.sub(r"$\1", text)
+
+
+def fitting(model: Model | None, found: Settings, *, is_given: bool) -> Model | None:
+    """The model that settings of a contract start: none where they size one, without prediction layers that are off.
+
+    Raises ValueError where they change its layers.
+    """
+    if model is None or ("hidden_size" in found and "num_layers" in found and not is_given):
+        return None
+    layers, predicted = found.get("num_layers"), found.get("mtp_num_layers")
+    if layers is not None and str(layers) != str(model.num_layers):
+        raise ValueError(f"num_layers: {layers}: another model than {model.name}; give --model its config.json")
+    if "mtp_num_layers" in found and str(predicted or 0).isdecimal():
+        return replace(model, num_mtp_layers=int(predicted or 0))
+    return model
+
+
+def model_named(name: str, own: Mapping[str, str]) -> Model | None:
+    """The preset that a name of the hub, or the last folder of a path, stands for; None where none does."""
+    if name in own:
+        return load_preset(own[name]).model
+    tail = name.strip().rstrip("/").rpartition("/")[2].lower()
+    tails = {t.rpartition("/")[2].lower(): preset for preset in presets().values() for t in preset.tokenizers}
+    tails |= {_KIND.sub("", tail): preset for tail, preset in tails.items() if _KIND.sub("", tail) not in tails}
+    found = next((tails[one] for one in (tail, _KIND.sub("", tail)) if one in tails), None)
+    return found.model if found else None
+
+
+def _of_config(path: Path, launcher: Launcher, fields: dict[str, Any]) -> tuple[Model | None, tuple[Problem, ...]]:
+    """The model of fields that stand in the file as in a config.json."""
+    from primus_search.models import huggingface  # every family of models: presets need none of them
+
+    family = next((family for key, family in launcher.config_of.items() if fields.get(key)), "")
+    if not family:
+        known = ", ".join(launcher.config_of)
+        what = f"{launcher.config} is of no family that is read ({known}); give --model its config.json"
+        return None, (Problem(shown(path), what),)
+    kept = {k: v for k, v in fields.items() if not any(fnmatchcase(k, one) for one in launcher.config_drops)}
+    data = {"model_type": family} | {k: plain(v) if isinstance(v, str) else v for k, v in kept.items()}
+    try:
+        return replace(huggingface.from_document(Document(shown(path), data)), name=path.stem), ()
+    except InputError as error:
+        return None, error.problems

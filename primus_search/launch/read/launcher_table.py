@@ -1,0 +1,78 @@
+"""What other launchers call the settings of a contract: one table for each, `spaces/keys/launchers.yaml`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from primus_search.files.known_keys import key_table
+from primus_search.files.plain_forms import from_plain
+from primus_search.launch.adapters import LoraKeys
+from primus_search.values.machine.framework import ANY, Settings
+
+TABLE = "launchers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """What a launcher calls the settings of a contract. Names of keys may have `*`.
+
+    contract     the contract whose keys are meant; any: the names on the right are axes of ours
+    program      of a script: what the command that starts it has (a regular expression)
+    where        keys that a file of it has, and the values that they have there
+    stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
+    model, models  the keys that name its model; its own names of presets
+    sizes        keys that make it another model than it is called
+    config       the key below which the fields of a config.json stand; `config_of`: the switch that names its family
+    nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
+    prefixes, own  sections whose keys have the contract's own names; single keys that have them
+    renamed, translated  the contract's name of a key; the settings that a value of it means
+    formulas     settings that several keys give, as sums of products; the first whose keys are all known counts
+    defaults     what the launcher takes where a file does not say, under the contract's names, beside its own
+    overrules    settings that a value of a key means whatever else the file says
+    adapters     keys under which a part of the weights is trained that is not modelled, and the values that say so
+    lora         what it calls the settings of low-rank adapters
+    refused      values of keys with which a file is not read, and why
+    effects      keys that move time or memory and are not priced, and how; `irrelevant`: those that move neither
+    notes        what is said of every file: what of the job is not priced
+    """
+
+    title: str
+    source: str
+    contract: str = ANY
+    program: str = ""
+    where: Mapping[str, str] = field(default_factory=dict)
+    stacks: Mapping[str, str] = field(default_factory=dict)
+    model: tuple[str, ...] = ()
+    models: Mapping[str, str] = field(default_factory=dict)
+    sizes: tuple[str, ...] = ()
+    config: str = ""
+    config_of: Mapping[str, str] = field(default_factory=dict)
+    config_drops: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    per_node: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    translated: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+    formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    defaults: Settings = field(default_factory=dict)
+    overrules: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    lora: LoraKeys = field(default_factory=LoraKeys)
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    effects: Mapping[str, str] = field(default_factory=dict)
+    irrelevant: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def launchers() -> dict[str, Launcher]:
+    """Every launcher that has a table, by name; in the order in which a file is tried."""
+    return {name: from_plain(Launcher, one) for name, one in key_table(TABLE).items()}
+
+
+def fits(value: str, patterns: str) -> bool:
+    """Whether a value, whatever its case, fits one of the patterns between bars."""
+    return any(fnmatchcase(value.lower(), one) for one in patterns.split("|"))
