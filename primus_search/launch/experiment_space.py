@@ -80,7 +80,9 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     if stack is not None:
         data["stack"] = stack
     device = load_hardware(begun.hardware).accelerator.capability
-    problems = refused(experiment.framework.name, experiment.written, begun.world, device)
+    contract = experiment.framework.name
+    release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
+    problems = refused(release, experiment.written, begun.world, device)
     if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])

@@ -242,6 +242,8 @@ def typed(one: Argument, value: Any) -> Any:
         return number
     if one.kind == "pattern":
         return _pattern(value)
+    if one.choices and one.flags and str(value) not in map(str, one.choices):
+        raise ValueError(f"{one.name}: {str(value)[:80]!r} is none of {', '.join(map(str, one.choices))}")
     return str(value)
 
 

@@ -369,6 +369,7 @@ def _moe_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
 def _windows(fields: Fields, num_layers: int) -> tuple[int, ...]:
     """Attention window per layer: `window_size` is (left, right) or left; every skip-th layer sees everything."""
     given = fields.anything("window_size")
+    given = [plain(part.strip()) for part in given.strip("()").split(",")] if isinstance(given, str) else given
     left = given[0] if isinstance(given, list) and given else given
     if left is None:
         return _sink_windows(fields, num_layers)

@@ -175,7 +175,8 @@ def test_rows_of_the_embedding_are_assumed_for_a_hybrid_too_until_they_are_given
     path.write_text(
         "torchrun --nproc_per_node 8 pretrain_hybrid.py --hybrid-layer-pattern M-M*-M-M- --hidden-size 1024 "
         "--seq-length 4096 --num-attention-heads 16 --micro-batch-size 1 --global-batch-size 64 --bf16 "
-        "--position-embedding-type none --spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec "
+        "--max-position-embeddings 4096 --position-embedding-type none "
+        "--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec "
         "--disable-bias-linear --normalization RMSNorm --tokenizer-type GPTSentencePieceTokenizer "
         "--tokenizer-model /some/tokenizer.model"
     )

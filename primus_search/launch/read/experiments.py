@@ -466,8 +466,6 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
         with readable(shown(path)):
             if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
                 sizes["vocab_size"] = whole("vocab_size", sizes["vocab_size"]) + 1
-            if isinstance(window := sizes.get("window_size"), str):
-                sizes["window_size"] = [whole("window_size", part.strip()) for part in window.strip("()").split(",")]
         return from_document(Document(shown(path), sizes), path), ()
     except InputError as error:
         return None, error.problems

@@ -124,7 +124,7 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     elif found.get(layout_key):
         text = str(found[layout_key])
         vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
-    elif found.get(MANUAL):
+    elif found.get(MANUAL) and pp > 1:
         counts = [whole(MANUAL, count) for count in found[MANUAL]]
         vpp, layout = max(len(counts) // pp, 1), Layout("string", text=dealt(counts))
     else:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from primus_search.base.guards.values import whole_number
+from primus_search.base.guards.values import finite_number, whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.launch.contract import whole, word_of, words_of
@@ -46,6 +46,7 @@ EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
 HEADS = ("output", "lm_head")
 """The output layer in 0.2.2 and in 0.3.0."""
 MODE, OPTION = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
+BUDGET = "activation_checkpoint.memory_budget"
 SIZES = {name: f"training.{key}" for name, key in (("seq_length", "seq_len"),
          ("global_batch_size", "global_batch_size"), ("local_batch_size", "local_batch_size"))}  # fmt: skip
 COPIES, SHARDS = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
@@ -85,11 +86,16 @@ def _get(found: Settings, defaults: Settings, key: str) -> Any:
 
 
 def _recompute(framework: Framework, found: Settings, model: Model | None, stages: int) -> dict[str, Any]:
+    if is_budgeted(found):
+        share = _get(found, framework.defaults, BUDGET)
+        return {"recompute": _within_budget(0.5 if share is None else share)}
     if MODE not in framework.defaults:
         policy = found.get(CHECKPOINTING, framework.defaults[CHECKPOINTING])
         word = word_of(framework.spellings["recompute"], {CHECKPOINTING: policy}, framework.defaults)
         if word is None:
-            raise ValueError(f"{CHECKPOINTING}: {policy} is not modelled; modelled: none, SelectiveAC, FullAC")
+            raise ValueError(
+                f"{CHECKPOINTING}: {policy} is not modelled; modelled: none, SelectiveAC, FullAC, MemoryBudgetAC"
+            )
         return {"recompute": word}
     mode = str(_get(found, framework.defaults, MODE) or "none").lower()
     option = str(_get(found, framework.defaults, OPTION))
@@ -104,6 +110,22 @@ def _recompute(framework: Framework, found: Settings, model: Model | None, stage
     if mode in ("none", "full"):
         return {"recompute": str(mode)}
     raise ValueError(f"activation_checkpoint: mode {mode} with option {option} is not modelled")
+
+
+def is_budgeted(found: Settings) -> bool:
+    """Whether the compiler chooses what is recomputed, within a share of the memory of activations."""
+    return found.get(MODE) == "memory_budget" or found.get(CHECKPOINTING) == "MemoryBudgetAC"
+
+
+def _within_budget(share: Any) -> str:
+    """The nearest recompute of a share of activations: all kept, none kept, else the products kept.
+
+    Source: torchtitan/config/job_config.py ActivationCheckpoint.memory_budget.
+    """
+    number = finite_number(str(share))
+    if number is None:
+        raise ValueError(f"{BUDGET}: {str(share)[:80]!r} is not a number")
+    return "none" if number >= 1 else "full" if number <= 0 else "op_sac"
 
 
 def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:

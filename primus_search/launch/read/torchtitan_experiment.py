@@ -60,6 +60,8 @@ def of_torchtitan(
     if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
         flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
         notes.append(f"training.local_batch_size: {local} ({flushes})")
+    if torchtitan.is_budgeted(found):
+        notes.append(f"{torchtitan.CHECKPOINTING}: memory budget (projected as {row['recompute']})")
     is_job_file = torchtitan.MODE in framework.defaults
     registered = torchtitan_models.flavor(_flavor_name(found)) if is_job_file and not model else None
     if registered and registered[1]:
