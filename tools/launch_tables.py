@@ -2,12 +2,13 @@
 
     python -m tools.launch_tables torchtitan .venv/lib/python3.11/site-packages > spaces/keys/torchtitan_flavors.yaml
     python -m tools.launch_tables torchtitan_configs CHECKOUT > spaces/keys/torchtitan_configs.yaml
-    python -m tools.launch_tables nemo ../Megatron-Bridge ../Megatron-LM > spaces/keys/nemo_recipes.tsv
+    python -m tools.launch_tables nemo ../Megatron-Bridge > spaces/keys/nemo_recipes.tsv
 
-Sources are read as text (`ast`, `package_text`), never imported.
+Sources of torchtitan are read as text, never imported; recipes run (`bridge_recipes`).
 """
 
 import ast
+import enum
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,19 +23,18 @@ from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
 from primus_search.launch.read.python_calls import PythonModule
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of
-from primus_search.models.tokenizers import model_of_tokenizer
-from tools.package_text import Function, Package, Record, Unknown
+from tools.bridge_recipes import configurations, given
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
 
 
-def plain(node: ast.expr) -> Any:
+def literal(node: ast.expr) -> Any:
     """A literal; a call as its keywords. Raises ValueError for others."""
     match node:
         case ast.Call(func=ast.Name(), args=[]):
-            return {str(word.arg): plain(word.value) for word in node.keywords}
+            return {str(word.arg): literal(word.value) for word in node.keywords}
         case ast.List():
-            return [plain(one) for one in node.elts]
+            return [literal(one) for one in node.elts]
     return ast.literal_eval(node)
 
 
@@ -58,7 +58,7 @@ def torchtitan(site: Path) -> dict[str, Any]:
                 keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
                 calls = [call for call in node.value.values if isinstance(call, ast.Call)]
                 defaults = _defaults(folder / "model" / "args.py", calls[0].func.id)  # type: ignore[attr-defined]
-                flavors = {str(key): _sizes(plain(call)) for key, call in zip(keys, calls, strict=True)}
+                flavors = {str(key): _sizes(literal(call)) for key, call in zip(keys, calls, strict=True)}
                 found[family] = {"defaults": _sizes(defaults), "flavors": flavors}
     return found
 
@@ -67,101 +67,44 @@ def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in SOURCES["unread"]}
 
 
-def nemo(bridge: Path, megatron: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name, model and settings of every pre-training recipe without parameters, by the text of Bridge and Megatron.
-
-    Recipes of benchmarks stand before those of the library that have their name (scripts/training/recipe_metadata.py).
-    """
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
-    package = _bridge(bridge / "src", megatron)
-    for folder in ("perf_recipes", "recipes"):
-        for path in sorted((bridge / "src" / PACKAGE / folder).rglob("*.py")):
-            module = ".".join(path.relative_to(bridge / "src").with_suffix("").parts)
-            for name in recipe_names(ast.parse(path.read_text(encoding="utf-8"))):
-                if name not in found:
-                    config = package.call(module, name)
-                    if isinstance(config.fields["mixed_precision"], str):
-                        config.put("mixed_precision", package.call(PRECISIONS, config.fields["mixed_precision"]))
-                    found[name] = _model(config), _settings(config)
+def nemo(bridge: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Name, model and settings of every recipe for pre-training."""
+    found = {name: (_model(made), _settings(made)) for name, made in reversed(list(configurations(bridge)))}
     return ((name.removesuffix("_config"), *found[name]) for name in sorted(found, key=lambda n: (found[n][0], n)))
 
 
-PACKAGE, PRECISIONS = "megatron/bridge", "megatron.bridge.training.mixed_precision"
-
-
-def _bridge(*roots: Path) -> Package:
-    """Bridge's text, where a model is that of the preset with its name on the hub, and a precision that of its name."""
-
-    def provider(called: Unknown) -> Record:
-        name = next((one for one in called.arguments if isinstance(one, str)), "")
-        made: Record = package.instance("megatron.bridge.models.gpt_provider", "GPTModelProvider")
-        made.fields |= {"hub": name, "vocab_size": Unknown("vocab_size")}
-        if model := model_of_tokenizer(name):
-            made.fields |= {"vocab_size": model.vocab_size, "num_layers": model.num_layers, "hidden_size": model.hidden,
-                            "mtp_num_layers": model.num_mtp_layers or None}  # fmt: skip
-        return made
-
-    def precision(called: Unknown) -> Any:
-        return package.call(PRECISIONS, called.arguments[0])
-
-    models = ("to_megatron_provider", "get_model_config", "to_text_provider", "provider_bridge")
-    package = Package(*roots, results={
-        **dict.fromkeys(models, provider), "get_mixed_precision_config": precision, "safe_get_rank": lambda _: 0,
-        "is_initialized": lambda _: False, "is_available": lambda _: True,
-    })  # fmt: skip
-    return package
-
-
-def recipe_names(tree: ast.Module) -> Iterator[str]:
-    """Recipes for pre-training that a module defines, or imports under a name of its own."""
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef(name=name) if not node.args.args:
-                named = [name]
-            case ast.ImportFrom(names=names):
-                named = [one.asname for one in names if one.asname]
-            case _:
-                named = []
-        yield from (one for one in named if one[0] != "_" and "pretrain" in one and one.endswith("_config"))
-
-
-def _model(config: Record) -> str:
+def _model(made: Any) -> str:
     """The name on the hub of a recipe's model, else of its tokenizer; in brackets its class where that has sizes."""
-    model, tokenizer = config.fields["model"], config.fields["tokenizer"]
-    if model.kind not in OWN_SIZES:
-        return f"({model.kind})"
-    return str(model.fields.get("hub") or tokenizer.fields.get("tokenizer_model") or "")
+    kind = type(made.model).__name__
+    return str(made.model.hub or made.tokenizer.tokenizer_model or "") if kind in OWN_SIZES else f"({kind})"
 
 
 OWN_SIZES = ("GPTModelProvider", "HybridModelProvider")
 """Classes of models whose sizes a recipe gives whole; others have some of their own."""
 
 
-def _settings(config: Record) -> dict[str, Any]:
+def _settings(made: Any) -> dict[str, Any]:
     """Settings under the names that Megatron gives them; what is off and what moves nothing is left out."""
     listed, found = known_keys("megatron"), dict[str, Any]()
-    for section in SOURCES["settings"]:
-        held = config.fields.get(section)
-        given = {n: v for n, v in held.fields.items() if n in held.given} if isinstance(held, Record) else {}
-        found |= {listed.renamed.get(name, name): plain_value(value) for name, value in given.items()}
-    if "mtp_num_layers" in found:
-        found["mtp_num_layers"] = found["mtp_num_layers"] or 0
-    unlisted = {name: one for name, one in found.items() if name not in listed.irrelevant}
-    return {name: one for name, one in unlisted.items() if one is not None and name not in SOURCES["data"]}
+    sections = [one for name in SOURCES["settings"] if (one := getattr(made, name)) is not None]
+    for name, value in (pair for one in sections for pair in given(one).items()):
+        plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
+        found |= {} if plain is None else {listed.renamed.get(name, name): plain}
+    return {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
 
 
 def plain_value(value: Any) -> Any:
-    """A setting as a launch file has it: types and functions by their names, stages as letters; None for records."""
+    """A setting as a launch file has it: types and members by their names, stages as letters; None for objects."""
     match value:
-        case Unknown(name):
-            return name.rpartition(".")[2] if name.partition(".")[0] == "torch" else None
-        case Record() | Function():
-            return None
+        case enum.Enum() | type():
+            return value.name if isinstance(value, enum.Enum) else value.__name__
         case [[*_], *_]:
             return "|".join("".join(LETTERS[one] for one in stage) for stage in value)
         case list() | tuple():
             return [plain_value(one) for one in value]
-    return value
+        case bool() | int() | float() | str():
+            return value
+    return None
 
 
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
@@ -203,7 +146,7 @@ def main(name: str, *places: str) -> int:
     if name == "nemo":
         print("# Recipes of NVIDIA-NeMo/Megatron-Bridge 067f987d (0.7, 2026-08-22), by `python -m tools.launch_tables`")
         print("# name\tmodel\tlike\tsettings")
-        print(*lines(nemo(*map(Path, places))), sep="\n")
+        print(*lines(nemo(Path(places[0]))), sep="\n")
         return 0
     site = Path(places[0])
     release = next((p.name.split("-")[1].removesuffix(".dist") for p in site.glob("torchtitan-*.dist-info")), "")

@@ -12,7 +12,7 @@ from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs
-from tools.package_text import Package
+from tools.class_fields import Sources
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
 PROVIDER = {
@@ -81,11 +81,13 @@ def test_a_script_names_its_release_and_the_dataset_of_that_release(release: str
 @needs("nemo", "megatron@core_0.20")
 def test_hybrid_stacks_are_written_in_fields_of_their_provider() -> None:
     """HybridModelProvider of Megatron-Bridge, which has no scaling of positions."""
-    bridge = Package(sources("nemo") / "src", sources("megatron@core_0.20"))
-    fields = bridge.instance("megatron.bridge.models.hybrid.hybrid_provider", "HybridModelProvider").fields
+    source = sources("nemo") / "src"
+    provider = source / "megatron/bridge/models/hybrid/hybrid_provider.py"
+    read = Sources([source, sources("megatron@core_0.20")]).fields(provider, "HybridModelProvider")
+    fields = {one.name for one in read}
     for job in nemo_jobs("nemotron3_nano", 10):
         found = {key.partition(".")[2] for key in overrides(launch_files(job).texts["nemo.sh"]) if key[:6] == "model."}
-        assert found - fields.keys() == set()
+        assert found - fields == set()
 
 
 def test_formats_that_a_recipe_of_the_model_keeps_are_to_be_set_in_it() -> None:

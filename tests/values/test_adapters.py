@@ -17,7 +17,7 @@ ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("adapter_counts
 
 
 def test_trained_and_all_parameters_are_those_that_peft_counts() -> None:
-    """`python -m tools.adapter_counts` wrote the table with peft 0.21 and transformers 5.23."""
+    """`python -m tests.support.peft_counts` wrote the table with peft 0.21 and transformers 5.23."""
     assert len(ROWS) >= 30
     wrong = []
     for row in ROWS:
@@ -31,7 +31,7 @@ def test_trained_and_all_parameters_are_those_that_peft_counts() -> None:
 
 def test_the_table_is_what_peft_counts_today() -> None:
     pytest.importorskip("peft", reason="peft is no part of the development set-up")
-    from tools.adapter_counts import counted, drawn
+    from tests.support.peft_counts import counted, drawn
 
     assert [counted(drawn(number)) for number in range(7)] == [(row["trained"], row["total"]) for row in ROWS[:7]]
 

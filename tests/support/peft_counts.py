@@ -1,4 +1,4 @@
-"""Parameters that peft trains in random models: `python -m tools.adapter_counts` writes its table of them.
+"""Parameters that peft trains in random models: `python -m tests.support.peft_counts` writes its table of them.
 
 Each row is a configuration of transformers, the modules and the rank of an adapter, and peft's own two counts of the
 model built on the meta device. Needs peft (0.21) beside transformers; a search needs neither.
@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parents[1] / "tests" / "values" / "adapter_counts.json"
+TABLE = Path(__file__).resolve().parents[1] / "values" / "adapter_counts.json"
 ROWS = 36
 FAMILIES: dict[str, dict[str, list[Any]]] = {
     "llama": {"mlp_bias": [False]},
