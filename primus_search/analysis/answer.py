@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from primus_search.analysis.choices import choices_of, faster_if_memory_saved
 from primus_search.analysis.goals import goal_words, other_clusters
 from primus_search.analysis.row_words import Row, in_words, number_format, precision_words
@@ -25,6 +27,7 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.accelerator import Accelerator
+from primus_search.values.workload import Workload
 
 SITES = {
     Knowledge.FIRST_CONTACT: "first contact with this cluster",
@@ -83,7 +86,7 @@ def decide(
         f"({cluster.num_nodes:,} x {cluster.network.gpus_per_node}) | {choice.framework.title}, "
         f"stack {cluster.stack.title}",
         size=f"sequence {space.workload.seq_length:,}, global batch {space.workload.global_batch_size:,}{best_of}"
-        f"{task_words(ranking.job)}",
+        f"{task_words(ranking.job)}{document_words(space.workload, first['micro_batch_size'])}",
         what=in_words(first),
         rate=first[RATE],
         low=first["tokens_per_s_per_gpu_low"],
@@ -112,6 +115,17 @@ def _peak_flops_per_s(device: Accelerator, number_format: str) -> float:
 def _billions(model: Any) -> str:
     total, active = model.total_params / 1e9, model.active_params / 1e9
     return f"{total:,.1f} B" if active >= total else f"{total:,.1f} B ({active:,.1f} B active)"
+
+
+def document_words(workload: Workload, micro_batch_size: int) -> str:
+    """How rows are filled from documents of different lengths, in words behind a comma; empty where all are as long."""
+    if workload.lengths is None:
+        return ""
+    tokens, shares = workload.lengths.within(workload.seq_length)
+    held = workload.filling(np.array([micro_batch_size]))
+    padding = 1.0 - held.counted / float(held.computed[0])
+    how = f"{workload.packing.replace('_', ' ')}{', balanced' if workload.balanced_packing else ''}"
+    return f", documents of {tokens @ shares:,.0f} tokens ({how}): padding, not counted, is {padding:.1%} of the tokens"
 
 
 def task_words(job: Job) -> str:

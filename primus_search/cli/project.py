@@ -223,7 +223,12 @@ def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
             "gpus": cluster.world,
             "layout": short(one.row(0)),
         },
-        "workload": {"seq_length": job.seq_length, "global_batch_size": job.global_batch_size},
+        "workload": {
+            "seq_length": job.seq_length,
+            "global_batch_size": job.global_batch_size,
+            "packing": job.packing,
+            "counted_share": job.counted_share,
+        },
         "candidate": one.row(0) | {"dp": of.dp, "microbatches": of.microbatches},
         "memory": {f"{name}_bytes": held for name, held in of.memory.items()} | {"total_bytes": of.memory_bytes},
         "step": {f"{name}_s": seconds for name, seconds in of.step.items()} | {"total_s": of.step_s},

@@ -35,7 +35,7 @@ from primus_search.cost.pipeline import (
     hop_facts,
 )
 from primus_search.cost.projection import Memory, Projection, Step, Verdict
-from primus_search.cost.replicas import REPLICA_TERMS, UPDATE, dealt_of, replica_terms
+from primus_search.cost.replicas import REPLICA_TERMS, UPDATE, WAIT, dealt_of, replica_terms
 from primus_search.cost.stage import MeasuredLayers, layer_width, piece_counts, pieces
 from primus_search.cost.traffic.data_parallel import exposed_gradient_s
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
@@ -78,7 +78,7 @@ class Terms:
         self.hops = memo(reads=HOP_READS, compute=lambda c: (hop_facts(job, c),), width=HOP_FACTS)
         self.replicas = memo(
             reads=REPLICA_READS,
-            canonical=self.words.columns,
+            canonical=self._replica_columns,
             compute=lambda c: (replica_terms(job, c, measured),),
             width=REPLICA_TERMS,
         )
@@ -112,6 +112,9 @@ class Terms:
         gathers = c.sharding >= Sharding.FSDP2
         gathered = {name: c.__getattribute__(name) * gathers for name in sorted(ONLY_GATHERS_READ)}
         return gathered | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})
+
+    def _replica_columns(self, c: Candidates) -> Canonical:
+        return {**self.words.columns(c), **({} if self.job.workload.has_uneven_rows else {"micro_batch_size": None})}
 
     def _shape_columns(self, c: Candidates) -> Canonical:
         words = self.words.columns(c)
@@ -208,20 +211,24 @@ class Projector:
 
     # --- from terms to a step -------------------------------------------------------------------------------------
 
-    def total_of(self, pipeline_s: Floats, gradient_s: Floats, optimizer_s: Floats) -> Floats:
-        """Seconds of a step whose pipeline takes `pipeline_s`."""
+    def total_of(self, pipeline_s: Floats, wait: Floats, gradient_s: Floats, optimizer_s: Floats) -> Floats:
+        """Seconds of a step whose pipeline takes `pipeline_s` where all micro-batches are alike."""
         stack = self.job.stack
-        return (pipeline_s + gradient_s + optimizer_s + stack.host.step_s) * (1.0 + self._straggle())
+        return (pipeline_s + pipeline_s * wait + gradient_s + optimizer_s + stack.host.step_s) * (
+            1.0 + self._straggle()
+        )
 
-    def step_of(self, rows: Floats, gradient_s: Floats, optimizer_s: Floats) -> Step:
+    def step_of(self, rows: Floats, wait: Floats, gradient_s: Floats, optimizer_s: Floats) -> Step:
         """The step of pipelines whose bubble is known, (WIDTH, rows)."""
         stack = self.job.stack
         overhead = np.broadcast_to(np.asarray(stack.host.step_s, np.float64), rows.shape[1:])
-        subtotal = in_order(rows[: BUBBLE + 1]) + gradient_s + optimizer_s + overhead
+        pipeline_s = in_order(rows[: BUBBLE + 1])
+        subtotal = pipeline_s + pipeline_s * wait + gradient_s + optimizer_s + overhead
         parts = {name: rows[part] for name, part in _PART_OF_STEP.items()}
         return Step(
             **parts,
             bubble=rows[BUBBLE],
+            imbalance=pipeline_s * wait,
             gradient_comm=gradient_s,
             optimizer=optimizer_s,
             overhead=overhead,
@@ -230,15 +237,17 @@ class Projector:
 
     def after_of(
         self, replicas: Floats, overlaps: Bools, forward_s: Floats, backward_s: Floats
-    ) -> tuple[Floats, Floats]:
-        """Exposed gradient traffic and optimizer seconds, from (rows, terms) of `replica_terms` and the windows."""
-        return exposed_gradient_s(self.job.cluster, overlaps, replicas.T, forward_s, backward_s), replicas[:, UPDATE]
+    ) -> tuple[Floats, Floats, Floats]:
+        """Share of the pipeline that is waited, exposed gradient traffic and optimizer seconds, from (rows, terms) of
+        `replica_terms` and the windows."""
+        exposed_s = exposed_gradient_s(self.job.cluster, overlaps, replicas.T, forward_s, backward_s)
+        return replicas[:, WAIT], exposed_s, replicas[:, UPDATE]
 
     def _straggle(self) -> float:  # share of the step that waiting for the slowest node adds
         stack = self.job.stack
         return stack.host.straggler_per_doubling * float(np.log2(self.job.cluster.num_nodes))
 
-    def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats]:
+    def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats, Floats]:
         codes = self.terms.replicas.codes(c)
         return self.after_of(self.terms.replicas.data[codes], c.overlap_grad_reduce, forward_s, backward_s)
 

@@ -75,6 +75,7 @@ class Step(Columns):
 
     Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
     pipeline makespan, hops between stages included. Communication parts count only what no compute hides.
+    `imbalance` is what replicas and stages wait for longer rows of others, where lengths of documents differ.
     `overhead` is the stack's fixed time per step; `stragglers` is what waiting for the slowest of many nodes adds.
     """
 
@@ -93,6 +94,7 @@ class Step(Columns):
     shard_comm: Floats
     host_copies: Floats
     bubble: Floats
+    imbalance: Floats
     gradient_comm: Floats
     optimizer: Floats
     overhead: Floats

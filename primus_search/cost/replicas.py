@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES
+from primus_search.cost.imbalance import waited_share
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
 from primus_search.cost.laws.optimizer import (
     IS_ORTHOGONAL,
@@ -27,12 +28,13 @@ from primus_search.values.layout import StageLayers, dealt_layers
 from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import Model
 
-UPDATE, REPLICA_TERMS = 4, 5
-"""Columns of `replica_terms`, all in seconds: those of `gradient_traffic`, then the optimizer."""
+UPDATE, WAIT, REPLICA_TERMS = 4, 5, 6
+"""Columns of `replica_terms`: in seconds those of `gradient_traffic` and the optimizer; the share that ranks wait."""
 
 
 def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> Floats:
-    """(rows, 5) seconds per step: gradient and weight traffic at most and at least, and the optimizer."""
+    """(rows, 6): seconds per step of gradient and weight traffic at most and at least and of the optimizer, and the
+    share of a pipeline's seconds that replicas wait for each other's rows."""
     cluster = job.cluster
     dense, expert = params_per_rank(job, c)
     traffic_s = gradient_traffic(job, c, dense, expert)
@@ -55,7 +57,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
         update_s = update_s + muon_s(job, c, dense, expert)
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
-    return np.stack([*traffic_s, update_s], axis=1)
+    return np.stack([*traffic_s, update_s, waited_share(job, c)], axis=1)
 
 
 def muon_s(job: Job, c: Candidates, dense: Floats, expert: Floats) -> Floats:

@@ -278,18 +278,21 @@ def piece_operations(job: Job, piece: int, c: Candidates) -> list[Operation]:
 
 
 def _with_traffic_inside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> Work:
-    """The work of a piece with the model's towers, measured times in place of laws, and the traffic inside it."""
+    """The work of a piece with the model's towers, measured times in place of laws, and the traffic inside it.
+
+    Of rows that are not computed to their end, in proportion to what is.
+    """
     job, kind = pricing.job, pricing.kind(piece)
+    computed = job.workload.filling(c.micro_batch_size).computed
     if piece == len(job.model.kinds) and job.model.towers:
         work = work.plus(tower_work(job, c, shares_rows=pricing.shares_rows))
     put_measured(work, pricing.measured, piece, c)
     if kind is not None:
         add_inside(work, kind, job, c)
-        return work.slowed(np.where(c.offload_layers > 0, 1.0 / job.stack.efficiencies.offload_efficiency, 1.0))
-    ends_s = end_traffic_s(job, c)
-    work.seconds[Pass.FORWARD, Part.TENSOR_COMM] += ends_s
-    work.seconds[Pass.INPUT_GRAD, Part.TENSOR_COMM] += ends_s
-    return work
+        computed = computed * np.where(c.offload_layers > 0, 1.0 / job.stack.efficiencies.offload_efficiency, 1.0)
+    else:
+        work.seconds[[Pass.FORWARD, Pass.INPUT_GRAD], Part.TENSOR_COMM] += end_traffic_s(job, c)
+    return work.slowed(computed)
 
 
 def _add_beside(pricing: _Pricing, piece: int, work: Work, c: Candidates) -> None:

@@ -23,7 +23,7 @@ from primus_search.declare.machines import MachineReader
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
-from primus_search.declare.workload_file import all_weights, workload_of
+from primus_search.declare.workload_file import all_weights, with_documents, workload_of
 from primus_search.files.search_path import FileKind, find, is_path, title
 from primus_search.files.source import Document, did_you_mean, join_words, read
 from primus_search.models.model_files import load_model
@@ -167,10 +167,15 @@ class _Assembly(FileProblems):
     def _workload(self, shape: SpaceFile, model: Model | None) -> Workload:
         """The workload of the file; one that trains all weights where its adapters cannot be read."""
         try:
-            return workload_of(shape.workload, model)
+            workload = workload_of(shape.workload, model)
         except ValueError as error:
             self.problem(("workload", "lora"), str(error))
-            return all_weights(shape.workload)
+            workload = all_weights(shape.workload)
+        try:
+            return with_documents(workload, shape.workload, self.beside)
+        except ValueError as error:
+            self.problem(("workload", "document_length"), str(error))
+            return workload
 
     def _note_towers(self, model: Model, shape: SpaceFile) -> None:
         """Say what every tower costs, or why it is not projected; a problem for images without a tower."""

@@ -20,6 +20,7 @@ from primus_search.base.units import read_amount, read_days
 from primus_search.declare.axes import AXIS
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
+from primus_search.values.lengths import Packing
 from primus_search.values.model import Task
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -56,8 +57,14 @@ class WorkloadFile(_Strict):
     """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
     routing_spread: float = Field(default=0.0, ge=0.0, le=2.0)
     """Standard deviation of the logarithm of experts' loads; ranks with fewer experts are less even."""
-    document_length: float = Field(default=0.0, ge=0.0)
-    """Tokens of the packed documents that attention keeps to, as the mean token sees them; 0: a sample is one."""
+    document_length: float | str | dict[str, Any] = 0.0
+    """Tokens of the documents that attention keeps to, as the mean token sees them; 0: a sample is one. Or their
+    distribution: `{quantiles: {p10: 180, p50: 900, p100: 32768}}`, `{histogram: {512: 3, 2048: 1}}`, a set, a file."""
+    packing: Packing = "cut"
+    """How rows of seq_length are filled: documents `cut` where a row ends; `whole` ones, the rest padding;
+    `token_budget`, the rest not computed; one a row, `pad_to_longest` of its micro-batch or `pad_to_window`."""
+    balanced_packing: bool = False
+    """Whether rows of a step are dealt to ranks and micro-batches by their work."""
     image_tokens: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
     """Tokens of a sample that a model's vision tower makes from images; 0: text alone, towers are not held."""
     tokens_per_image: int = Field(default=0, ge=0, le=LARGEST_WHOLE)
@@ -272,7 +279,7 @@ def _problems(document: Document, error: ValidationError) -> list[Problem]:
     return problems
 
 
-_BRANCHES = ("str", "int", "list[str]", "list[int]")
+_BRANCHES = ("str", "int", "float", "dict[str,any]", "list[str]", "list[int]")
 
 
 def _path(loc: tuple[str | int, ...]) -> Keys:

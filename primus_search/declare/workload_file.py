@@ -1,9 +1,12 @@
 """The workload of a space file, what is trained included: `task` and `lora` as adapters beside frozen weights."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from primus_search.declare.document_lengths import FORMS, lengths_of
 from primus_search.declare.space_schema import WorkloadFile
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import did_you_mean, join_words
@@ -22,10 +25,32 @@ def workload_of(file: WorkloadFile, model: Model | None) -> Workload:
 
 
 def all_weights(file: WorkloadFile) -> Workload:
-    """The workload as if all weights were trained; images that do not fit a sample, which are refused, are left out."""
-    given = file.model_dump(exclude={"task", "lora"})
+    """The workload as if all weights were trained and samples one document; images that do not fit a sample, which are
+    refused, are left out."""
+    given = file.model_dump(exclude={"task", "lora", *OF_DOCUMENTS})
     fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
     return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})
+
+
+OF_DOCUMENTS = ("document_length", "packing", "balanced_packing")
+
+
+def with_documents(workload: Workload, file: WorkloadFile, beside: Path | None) -> Workload:
+    """A workload with the documents of a file. Raises ValueError with what is wrong."""
+    given, packing, is_balanced = (file.__getattribute__(name) for name in OF_DOCUMENTS)
+    lengths = lengths_of(given, beside)
+    if lengths is None and not (given == 0.0 or 1.0 <= given < math.inf):
+        raise ValueError(f"is at least 1 token, or 0 where a sample is one document, not {given}")
+    if given == 0.0 and packing != "cut":
+        raise ValueError(f"is needed by packing: {packing}; give {FORMS}")
+    if is_balanced and (lengths is None or packing not in BALANCED):
+        raise ValueError(f"balanced_packing needs the distribution of lengths and packing: {join_words(BALANCED)}")
+    seen = lengths.seen(workload.seq_length) if lengths else given
+    return replace(workload, document_length=seen, lengths=lengths, packing=packing, balanced_packing=is_balanced)
+
+
+BALANCED = ("cut", "whole", "token_budget")
+"""Packings whose rows differ in work and not in padding."""
 
 
 def _adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, is_given: bool) -> Adapters | None:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from primus_search.values.candidates import Ints
+from primus_search.values.lengths import Filling, Lengths, Packing, filling
 from primus_search.values.model.adapters import Adapters, Task
 
 
@@ -16,6 +20,9 @@ class Workload:
     routing_spread     standard deviation of the logarithm of experts' loads; that of a rank follows from its experts
     document_length    tokens of the documents that a sample is packed from and that attention keeps to, as the mean
                        token sees them; 0: a sample is one document
+    lengths            their distribution, of which a token sees `document_length` on average; None: all are as long
+    packing            how rows of `seq_length` are filled from documents
+    balanced_packing   rows of a step are dealt to ranks and micro-batches by their work
     experts_in_turn    a benchmark's gate deals experts to tokens in turn, so that those of a token are neighbours and
                        mostly on one rank; forced balance otherwise, and real routing, draw them evenly
     pads_to_capacity   an expert takes as many tokens as its capacity, `routing_imbalance` times its share: those beyond
@@ -32,6 +39,9 @@ class Workload:
     routing_spread: float = 0.0
     experts_in_turn: bool = False
     document_length: float = 0.0
+    lengths: Lengths | None = None
+    packing: Packing = "cut"
+    balanced_packing: bool = False
     pads_to_capacity: bool = False
     image_tokens: int = 0
     tokens_per_image: int = 0
@@ -52,12 +62,28 @@ class Workload:
             raise ValueError("adapters are of the tasks lora and qlora, which need them")
 
     @property
-    def attended_length(self) -> float:
-        """Tokens of a sequence that attention works on: a document, or the whole sample."""
-        whole = float(self.seq_length)
-        return min(self.document_length, whole) if self.document_length > 0.0 else whole
+    def documents(self) -> Lengths | None:
+        """Lengths of the documents; None where a sample is one document of its length."""
+        return self.lengths or (Lengths((self.document_length,), (1.0,)) if self.document_length >= 1.0 else None)
+
+    @property
+    def has_uneven_rows(self) -> bool:
+        """Whether rows differ in what they take to compute."""
+        return self.lengths is not None and not self.lengths.is_one and self.packing != "pad_to_window"
+
+    def filling(self, micro_batch_size: Ints) -> Filling:
+        """What rows hold on average, of micro-batches of these sizes; whole ones where there are no documents."""
+        if self.documents is None:
+            ones = np.ones(len(micro_batch_size))
+            return Filling(1.0, ones, ones * self.seq_length)
+        return filling(self.documents, self.packing, self.seq_length, micro_batch_size)
+
+    @property
+    def counted_share(self) -> float:
+        """Share of the tokens of full rows that are of documents; the rest is padding or left out."""
+        return self.filling(np.ones(1, np.int64)).counted
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens one optimizer step consumes, over the whole cluster."""
-        return float(self.seq_length) * float(self.global_batch_size)
+        """Tokens of documents that one optimizer step consumes, over the whole cluster; padding does not count."""
+        return float(self.seq_length) * float(self.global_batch_size) * self.counted_share

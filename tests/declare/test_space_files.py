@@ -461,3 +461,46 @@ LISTED: dict[str, Any] = {
     "workload": {"seq_length": 4096, "global_batch_size": 64},
     "space": {"tp": [1, 2]},
 }
+
+
+@pytest.mark.parametrize(
+    "given, what",
+    [
+        ({"document_length": 0.5}, "is at least 1 token, or 0 where a sample is one document, not 0.5"),
+        ({"packing": "whole"}, "is needed by packing: whole; give a number"),
+        ({"document_length": 900, "balanced_packing": True}, "balanced_packing needs the distribution of lengths"),
+        ({"document_length": {"quantiles": {"p50": 900}}}, "quantiles are at least two lengths that rise"),
+        ({"document_length": {"quantiles": {"x": 900, "p100": 1}}}, "quantiles: 'x' is no percentile such as p50"),
+        ({"document_length": {"mean": 900}}, "is a number, {quantiles: {p50: 900, p100: 8192}}"),
+        ({"document_length": "megatron_mok_8k"}, "did you mean 'megatron_mock_8k'?"),
+        ({"document_length": [1, 2]}, "expected a number, a word or a mapping, got a list"),
+        ({"document_length": 900, "packing": "all"}, "'all' is not one of cut, whole, token_budget"),
+    ],
+)  # fmt: skip
+def test_lengths_that_cannot_be_are_refused(given: dict[str, Any], what: str) -> None:
+    data = {
+        "model": "llama3.1_8b",
+        "hardware": "h100",
+        "workload": {"seq_length": 8192, "global_batch_size": 64} | given,
+    }
+    with pytest.raises(InputError) as caught:
+        make_space(data)
+    assert what in str(caught.value)
+
+
+def test_lengths_are_read_from_files(tmp_path: Path) -> None:
+    files = {
+        "lengths.txt": ("", "512\n512\n\n2048\n"),
+        "data.jsonl": (":tokens", '{"tokens": 512}\n{"tokens": 512}\n{"tokens": ' + str([1] * 2048) + "}\n"),
+        "set.yaml": ("", "source: own data, 2026-11\nhistogram: {512: 2, 2048: 1}\n"),
+    }
+    for name, (key, text) in files.items():
+        (tmp_path / name).write_text(text)
+        space = tmp_path / "space.yaml"
+        space.write_text(
+            f"{{model: llama3.1_8b, hardware: h100, workload: {{seq_length: 8192, global_batch_size: 64, "
+            f"document_length: '{name}{key}', packing: whole}}}}"
+        )
+        workload = load_space(space, environ={}).workload
+        assert workload.lengths is not None and workload.lengths.tokens == (512.0, 2048.0)
+        assert workload.document_length == (2 * 512**2 + 2048**2) / (2 * 512 + 2048)

@@ -159,12 +159,13 @@ def attention_family(acc: Accelerator, stack: Stack, model: Model) -> str:
     return next(iter(acc.attention.kernels))
 
 
-def attended_length(job: Job, kernel: str) -> float:
+def attended_length(job: Job, c: Candidates, kernel: str) -> Floats:
     """Tokens of the sequences a kernel family works on: packed documents are as many more, as much shorter.
 
     A kernel that stores its scores works on the full square whatever the mask.
     """
-    return float(job.workload.seq_length) if kernel == UNFUSED else job.workload.attended_length
+    attended = job.workload.filling(c.micro_batch_size).attended
+    return np.full(len(c), float(job.workload.seq_length)) if kernel == UNFUSED else attended
 
 
 def attention_call(
@@ -176,7 +177,7 @@ def attention_call(
     which is seq^2 / (2 cp) pairs.
     """
     kernel = attention_family(job.accelerator, job.stack, job.model)
-    seq = attended_length(job, kernel)
+    seq = attended_length(job, c, kernel)
     queries = seq / c.cp
     return kernel, AttentionCall(
         batch=c.micro_batch_size * (job.workload.seq_length / seq),
@@ -197,11 +198,11 @@ def _attention(
     """Fused attention of these sizes; with an indexer on the keys it selects, after its scores of all keys."""
     acc, stack = job.accelerator, job.stack
     kernel, call = attention_call(job, c, heads, kv_heads, qk_dim, v_dim, window)
-    is_sparse = indexer is not None and indexer.top_k < attended_length(job, kernel)
-    if indexer is not None and is_sparse:
-        call["window"] = indexer.top_k
+    is_sparse = np.zeros(len(c), np.bool_) if indexer is None else indexer.top_k < attended_length(job, c, kernel)
+    if indexer is not None:
+        call["window"] = np.where(is_sparse, indexer.top_k, window)
     times = attention_s(acc, kernel, **call)
-    sparse_rate = stack.efficiencies.sparse_attention_efficiency if is_sparse else 1.0
+    sparse_rate = np.where(is_sparse, stack.efficiencies.sparse_attention_efficiency, 1.0)
     rate = stack.efficiencies.attention_efficiency * acc.training_rate * sparse_rate
     seconds = (times.forward_s / rate, times.backward_s / rate)
     calls: list[Operation] = [Call(Part.ATTENTION, Module.CORE, seconds, kernels=(1.0, 3.0))]

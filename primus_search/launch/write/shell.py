@@ -9,7 +9,7 @@ from typing import Any
 
 from primus_search.base.html_templates import rendered
 from primus_search.files.source import read
-from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.job import LaunchJob, document_edits
 
 LONGEST_NAME = 80
 
@@ -38,7 +38,7 @@ def launch_file(
         "nodes": job.cluster.num_nodes,
         "gpus": job.cluster.network.gpus_per_node,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
-        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits],
+        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *document_edits(job.workload)],
         "options": framework.options,
         "row": job.row,
     }
