@@ -86,7 +86,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class FilledRows:
     """Filled rows: tokens of documents and the sum of their squared lengths, each (rows)."""
 
     tokens: Floats
@@ -106,7 +106,7 @@ def first_fit(documents: Floats, window: float) -> Ints:
 
 
 @lru_cache(maxsize=64)
-def rows_of(lengths: Lengths, packing: Packing, window: int) -> Rows:
+def rows_of(lengths: Lengths, packing: Packing, window: int) -> FilledRows:
     """Rows as they occur, from documents in the shares of the distribution."""
     tokens, shares = lengths.within(window)
     number = int(np.clip(ROWS * window / (tokens @ shares), FEWEST, MOST))
@@ -115,15 +115,15 @@ def rows_of(lengths: Lengths, packing: Packing, window: int) -> Rows:
         return _summed(documents, first_fit(documents, window))
     if packing == "cut":
         return _cut(np.random.default_rng(0).permutation(documents), window)
-    return Rows(documents, documents**2)
+    return FilledRows(documents, documents**2)
 
 
-def _summed(documents: Floats, row: Ints) -> Rows:
+def _summed(documents: Floats, row: Ints) -> FilledRows:
     tokens, squares = (np.bincount(row, weights).astype(np.float64) for weights in (documents, documents**2))
-    return Rows(tokens, squares)
+    return FilledRows(tokens, squares)
 
 
-def _cut(documents: Floats, window: int) -> Rows:
+def _cut(documents: Floats, window: int) -> FilledRows:
     """Documents one after the other, cut at every multiple of the window; a last row that is not full is left out."""
     ends = np.cumsum(documents)
     edges = np.arange(1.0, ends[-1] // window + 1.0) * window
