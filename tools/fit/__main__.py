@@ -96,9 +96,10 @@ def own_runs(
     others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
     draws: Annotated[int, typer.Option(help="Random draws of each number of runs.")] = 6,
     mixed: Annotated[bool, typer.Option("--mixed", help="One stack of all software of a publisher.")] = False,
+    doubted: Annotated[bool, typer.Option("--doubted", help="Also runs that their tables doubt.")] = False,
 ) -> None:
     """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""
-    typer.echo("\n".join(own_run_lines(tables, others, draws, is_mixed=mixed)))
+    typer.echo("\n".join(own_run_lines(tables, others, draws, is_mixed=mixed, with_doubted=doubted)))
 
 
 @app.command()

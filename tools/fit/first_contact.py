@@ -8,7 +8,8 @@ deviation of an error follows from what its row stands on (`cost.confidence.unce
 those of largest likelihood of single errors with the tails of a Student's t, every publisher alike, near-duplicates
 once. The shift is of publishers who made neither device nor software (all but `makers:` of the file); makers have one
 of their own. How much of the rest site, group and configuration have follows from pairs of runs of one publisher. The
-table gives each publisher the band made of the others. Runs that their table doubts (`q=doubtful`) do not count.
+table gives each publisher the band made of the others. Runs that their table doubts (`q=doubtful`) teach nothing;
+figures are given without them and with them.
 """
 
 import datetime
@@ -24,7 +25,7 @@ from scipy.stats import t as student
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import Exposed, band, site_half_width
 from primus_search.evidence.published.convert import measured_table
-from primus_search.evidence.validate.score_runs import project_runs
+from primus_search.evidence.validate.score_runs import ScoredRun, project_runs
 from primus_search.evidence.validate.scores import duplicate_weights, quantile, score
 from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.files.evidence_files import load_sites
@@ -81,6 +82,11 @@ class Seen:
         return self.run.provenance.publisher
 
     @property
+    def is_doubted(self) -> bool:
+        """Whether its table doubts the measurement."""
+        return DOUBTED in self.run.provenance.notes
+
+    @property
     def features(self) -> Floats:
         """What each of `PARTS` is times in the standard deviation of a dense model's error."""
         named = self.mixture is None
@@ -116,7 +122,7 @@ def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tu
     for path in others:
         for run in measured_table(path).runs:
             is_new = (Path(run.place[0]).name, run.place[1]) not in places
-            if is_new and run.has_rate and not run.ran_out and DOUBTED not in run.provenance.notes:
+            if is_new and run.has_rate and not run.ran_out:
                 runs[run.place] = run
     nameless = [run.place for run in runs.values() if not run.provenance.publisher]
     if nameless:
@@ -126,16 +132,21 @@ def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tu
     return runs
 
 
+def with_mixtures(runs: Sequence[MeasuredRun]) -> tuple[list[ScoredRun], dict[tuple[str, int], Undescribed]]:
+    """Projected runs, and the mixture over stacks of those whose software nobody described, by their places."""
+    rows, _ = project_runs(list(runs))
+    unknown = [row.run for row in rows if row.run.cluster.stack.is_assumed]
+    mixed = undescribed_mixtures([reference_of(run) for run in unknown])
+    return rows, dict(zip([run.place for run in unknown], mixed, strict=True))
+
+
 def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
     """Every rated run of the tables, once."""
     fitted = read_cases(trained)
     found = shipped_fit(fitted)
     without = dict(zip([run.place for run in fitted], found.left_out(SPLITS["publisher"]), strict=True))
     runs = rated_runs(fitted, others)
-    rows, _ = project_runs(list(runs.values()))
-    unknown = [row.run for row in rows if row.run.cluster.stack.is_assumed]
-    mixed = undescribed_mixtures([reference_of(run) for run in unknown])
-    mixtures = dict(zip([run.place for run in unknown], mixed, strict=True))
+    rows, mixtures = with_mixtures(list(runs.values()))
     seen_rows = []
     for row in rows:
         run, mixture = row.run, mixtures.get(row.run.place)
@@ -168,7 +179,7 @@ def left_out_trainers(rows: Sequence[Seen]) -> list[Seen]:
     others. Their publisher is the stack."""
     by_stack: dict[str, dict[object, MeasuredRun]] = {}
     for row in rows:
-        if row.mixture is None and is_informative(row.run):
+        if row.mixture is None and is_informative(row.run) and not row.is_doubted:
             by_stack.setdefault(row.run.cluster.stack.name, {})[row.run.duplicate_key] = row.run
     found = []
     for name, distinct in sorted(by_stack.items()):
@@ -205,7 +216,8 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str], start: SiteErrors) -> SiteErrors:
     """Standard deviations of largest likelihood and the shift of publishers who are no makers; the rest stays."""
-    every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in publishers.items()]
+    certain = {name: [row for row in rows if not row.is_doubted] for name, rows in publishers.items()}
+    every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in certain.items() if rows]
     errors, spreads, features, is_moe, is_named, is_makers, weights = (
         np.concatenate([getattr(one, name) for one in every])
         for name in ("errors", "spreads", "features", "is_moe", "is_named", "is_makers", "weights")
@@ -321,7 +333,7 @@ class LeftOut:
         return [name for name in self.publishers if self.kind(name) in ("in fits", "first contact")]
 
     def figures(
-        self, names: Sequence[str], belongs: Callable[[Seen], bool] = lambda row: True
+        self, names: Sequence[str], belongs: Callable[[Seen], bool] = lambda row: not row.is_doubted
     ) -> dict[str, tuple[float, ...]]:
         """Figures of publishers' rows of one regime, of those who have any."""
         parts = {name: [row for row in self.publishers[name] if belongs(row)] for name in names}
@@ -329,13 +341,17 @@ class LeftOut:
 
     def by_regime(self) -> dict[str, tuple[int, tuple[float, ...]]]:
         """Strangers with rows of every regime, sums of their runs and distinct ones, means of their figures."""
+        certain = {label: lambda row, own=own: own(row) and not row.is_doubted for label, own in REGIMES.items()}
         found = {}
-        for label, belongs in REGIMES.items():
+        for label, belongs in {**certain, WITH_DOUBTED: lambda row: True}.items():
             own = np.array(list(self.figures(self.strangers(), belongs).values()))
             if len(own):
                 found[label] = len(own), (*own[:, :2].sum(axis=0), *own[:, 2:].mean(axis=0))
         return found
 
+
+WITH_DOUBTED = "all, doubted runs too"
+"""What rows are called of which none is left out."""
 
 REGIMES: Mapping[str, Callable[[Seen], bool]] = {
     "all": lambda row: True,
@@ -400,17 +416,46 @@ def write_errors(errors: SiteErrors, rows: Sequence[Seen], path: Path) -> None:
 
 
 def write_figures(found: LeftOut, readme: Path, fidelity: Path) -> None:
-    """Put what strangers' runs show into README's sentence and the first row of the page on fidelity."""
-    count, (runs, _, *shares) = found.by_regime()["all"]
-    median, p90, _, inside, half = (f"{100.0 * share:.0f} %" for share in shares)
-    sentence = (
-        r"(of )\d+ publishers( who [^.]*?the median error is\s+)\d+ %(, nine of ten within )\d+ %"
-        r"(, and the 90 % bands hold )\d+ %"
+    """Put what strangers' runs show into README's sentence and the first rows and regimes of the page on fidelity."""
+    regimes = found.by_regime()
+    certain, every = (_percent(*regimes[label]) for label in ("all", WITH_DOUBTED))
+    doubted = every["runs"] - certain["runs"]
+    ends = (
+        "of {publishers} publishers who made neither device nor software, each left out of every fit, the median error "
+        "is\n{median} %, nine of ten within {p90} %, and the 90 % bands hold {inside} %"
+    ).format_map(certain)
+    both = " ({median}, {p90} and {inside} % with {doubted} runs that their tables doubt).".format(
+        doubted=doubted, **every
     )
-    ends = rf"\g<1>{count} publishers\g<2>{median}\g<3>{p90}\g<4>{inside}"
-    row = f"| {runs:.0f}, {count} publishers | {median} | {p90} | {inside}, mean half width {half} |"
+    cells = "{runs}, {publishers} publishers | {median} % | {p90} % | {inside} %, mean half width {half} % |"
+    rows = [HEAD_REGIMES, *(_regime(label, _percent(*own)) for label, own in regimes.items())]
     for path, pattern, text in (
-        (readme, sentence, ends),
-        (fidelity, r"(\(first contact\) )(?:\|[^|\n]*){4}\|", rf"\g<1>{row}"),
+        (readme, r"of \d+ publishers who made (?:.|\n)*?(?: \([^)]* doubt\)\.|\.)(?= After)", ends + both),
+        (fidelity, r"(\(first contact\) )(?:\|[^|\n]*){4}\|", r"\g<1>| " + cells.format_map(certain)),
+        (
+            fidelity,
+            r"(\| the same with \d+ runs that their tables doubt )(?:\|[^|\n]*){4}\|",
+            f"| the same with {doubted} runs that their tables doubt | " + cells.format_map(every),
+        ),
+        (fidelity, r"(?s)(<!-- regimes -->).*(?=<!-- end -->)", r"\g<1>\n\n" + "\n".join(rows) + "\n\n"),
     ):
         path.write_text(re.sub(pattern, text, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+HEAD_REGIMES = (
+    "| strangers | publishers, runs | median | 9 of 10 within | bias | inside | half width |\n"
+    "|---|---|---|---|---|---|---|"
+)
+
+
+def _percent(publishers: int, figures: Sequence[float]) -> dict[str, int]:
+    """Figures of one regime as whole percent, by name."""
+    runs, _, *shares = figures
+    names = ("median", "p90", "bias", "inside", "half")
+    percent = {name: round(100.0 * share) for name, share in zip(names, shares, strict=True)}
+    return {"publishers": publishers, "runs": round(runs), **percent}
+
+
+def _regime(label: str, own: Mapping[str, int]) -> str:
+    ends = "{publishers}, {runs} | {median} % | {p90} % | {bias:+} % | {inside} % | {half} % |".format_map(own)
+    return f"| {label} | {ends}"

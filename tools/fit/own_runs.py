@@ -2,8 +2,9 @@
 
 Publishers of whom the fits saw nothing, or less than they did not see. A stack is of one software: of each draw of k
 runs those whose records point to one stack file go through `learn_stack` together, and what is left of that software is
-projected by the stack that it returns, as `validate --stack` does. Beside it one factor: the median of measured over
-projected of the same runs, on the stack that their words point to. No stack file is left out.
+projected by the stack that it returns, as `validate --stack` does. Beside it the same runs at first contact, before the
+draw, and one factor: the median of measured over projected of the same runs, on the stack that their words point to. No
+stack file is left out.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,13 @@ import numpy as np
 from primus_search.base.cores import spread
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.scores import Score, duplicate_weights, score
+from primus_search.files.evidence_files import load_sites
 from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.learning.posterior import Evidence, evidence_of, log_rates, reference_of
 from primus_search.learning.site_stack import learn_stack, suggested_by
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
-from tools.fit.first_contact import rated_runs
+from tools.fit.first_contact import DOUBTED, rated_runs, with_mixtures
 from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import read_cases
 
@@ -31,13 +33,15 @@ FEWEST, MOST = 6, 48
 FEWEST_LEFT = 3
 
 
-def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]]:
-    """Rated runs that no fit saw, by publisher, in the order of their names."""
+def unseen(trained: Path, others: Sequence[Path], *, with_doubted: bool = False) -> dict[str, list[MeasuredRun]]:
+    """Rated runs that no fit saw, by publisher, in the order of their names; with_doubted: of which their tables doubt
+    some."""
     fitted = read_cases(trained)
     taught = {run.place for run in fitted if is_informative(run)}
     found: dict[str, list[MeasuredRun]] = {}
     for run in rated_runs(fitted, others).values():
-        found.setdefault(run.provenance.publisher, []).append(run)
+        if with_doubted or DOUBTED not in run.provenance.notes:
+            found.setdefault(run.provenance.publisher, []).append(run)
     fresh = {name: [run for run in own if run.place not in taught] for name, own in found.items()}
     rng = np.random.default_rng(0)
     kept = {}
@@ -49,11 +53,12 @@ def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]
 
 
 def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = False) -> dict[int, tuple[float, ...]]:
-    """By number of runs learned from: median and 90th percentile error of the others, share inside their bands, median
-    and 90th percentile of one factor; over random draws. is_mixed: all runs count as one software."""
+    """By number of runs learned from, of the others over random draws: median error before, median and 90th percentile
+    after, share inside their bands, median and 90th percentile of one factor. is_mixed: one software."""
     rng = np.random.default_rng(1)
     seen = evidence_of(shipped_hypotheses(), runs)
     plain = np.array([log_rates(run.cluster.stack, [reference_of(run)])[0] for run in runs])
+    before = _before(runs)
     software = np.array(["" if is_mixed else run.cluster.stack.name for run in runs])
     found: dict[int, tuple[float, ...]] = {}
     for k in TAUGHT:
@@ -63,13 +68,24 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
             for name in dict.fromkeys(software[drawn].tolist()):
                 taught, left = ((np.flatnonzero((software == name) & part)).tolist() for part in (drawn, ~drawn))
                 if left:
-                    parts.append(_errors(seen, plain, taught, left))
+                    parts.append(np.vstack([before[left], _errors(seen, plain, taught, left)]))
         if parts:
-            own, by_factor, within, weights = np.concatenate(parts, axis=1)
-            learned, alone = score(own, weights), score(by_factor, weights)
+            first, own, by_factor, within, weights = np.concatenate(parts, axis=1)
+            known, learned, alone = (score(errors, weights) for errors in (first, own, by_factor))
             inside = float((within * weights).sum() / weights.sum())
-            found[k] = (*_ends(learned), inside, *_ends(alone))
+            found[k] = (known.median_abs_error, *_ends(learned), inside, *_ends(alone))
     return found
+
+
+def _before(runs: Sequence[MeasuredRun]) -> Floats:
+    """Relative error of every run at first contact."""
+    rows, mixtures = with_mixtures(runs)
+    site, errors = load_sites().errors, dict[tuple[str, int], float]()
+    for row in rows:
+        mixture, projected = mixtures.get(row.run.place), float(row.projection.tokens_per_s_per_gpu[0])
+        rate = mixture.rate(row.run.model, site).rate if mixture else site.mean_ratio * projected
+        errors[row.run.place] = rate / row.run.tokens_per_s_per_gpu - 1.0
+    return np.array([errors[run.place] for run in runs])
 
 
 def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
@@ -89,11 +105,13 @@ def _ends(found: Score) -> tuple[float, float]:
     return found.median_abs_error, found.p90_abs_error
 
 
-def lines(trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool = False) -> list[str]:
+def lines(
+    trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool = False, with_doubted: bool = False
+) -> list[str]:
     """One line per publisher and number of runs, and the means over publishers."""
-    by_publisher = unseen(trained, others)
+    by_publisher = unseen(trained, others, with_doubted=with_doubted)
     found = spread(lambda one: errors_after(one, draws, is_mixed=is_mixed), list(by_publisher.values()), at_least=2)
-    out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   learned: median, 90th percentile, inside | one factor"]
+    out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   before | learned: median, 90th percentile, inside | one factor"]
     for (name, runs), own in zip(by_publisher.items(), found, strict=True):
         out += [_line(name, len(runs), k, figures) for k, figures in own.items()]
     for k in TAUGHT:
@@ -103,6 +121,6 @@ def lines(trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool =
 
 
 def _line(name: str, count: int, k: int, figures: Sequence[float]) -> str:
-    median, p90, inside, factor_median, factor_p90 = figures
-    own = f"{median:6.1%}{p90:8.1%}{inside:6.0%}"
+    before, median, p90, inside, factor_median, factor_p90 = figures
+    own = f"{before:6.1%} |{median:6.1%}{p90:8.1%}{inside:6.0%}"
     return f"{name[:43]:<44}{count:>5}{k:>4}   {own} |{factor_median:7.1%}{factor_p90:8.1%}"

@@ -20,7 +20,8 @@ def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_do
     ]
     found = errors_after(slow, draws=1)
     assert list(found) == [1, 3]
-    for median, p90, inside, factor_median, factor_p90 in found.values():
+    for before, median, p90, inside, factor_median, factor_p90 in found.values():
+        assert before > median
         assert factor_median == pytest.approx(0.0, abs=1e-9) and factor_p90 == pytest.approx(0.0, abs=1e-9)
         assert median <= p90 < 0.06 and inside == 1.0
 
@@ -37,4 +38,4 @@ def test_runs_of_another_software_are_neither_learned_from_nor_scored() -> None:
         for r, x in zip(every, rates, strict=True)
     ]
     apart, together = errors_after(mixed, draws=2)[1], errors_after(mixed, draws=2, is_mixed=True)[1]
-    assert apart[4] == pytest.approx(0.0, abs=1e-9) and apart[1] < 0.1 < together[1]
+    assert apart[5] == pytest.approx(0.0, abs=1e-9) and apart[2] < 0.1 < together[2]
