@@ -7,6 +7,7 @@ the end of the step. The ranks of a pipeline, of tensor and of context paralleli
 
     w_j  work of micro-batch j, tokens + k * squares of lengths: the most of the ranks that wait in every micro-batch
     k    FLOPs of attention per pair of tokens over those of the rest per token, from the model
+         Rows that the scheduler of hybrid context parallelism deals, or `balanced_packing`, are balanced.
     r    (pp - 1) / vpp: micro-batches that a pipeline takes to fill and to drain
 The expectation is over steps drawn from the rows as they occur (`values.lengths.rows_of`), always the same steps.
 """
@@ -33,7 +34,8 @@ def waited_share(job: Job, c: Candidates) -> Floats:
     d, weight = job.degrees(c), attention_weight(job)
     exchanging = np.gcd(np.maximum(c.ep * c.etp // (c.tp * c.cp), 1), d.dp)
     together = np.where(c.sharding >= Sharding.FSDP2, d.dp, exchanging)
-    sizes = [d.dp, d.microbatches, c.micro_batch_size, together, c.pp - 1, c.vpp]
+    is_balanced = c.hybrid_cp | job.workload.balanced_packing
+    sizes = [d.dp, d.microbatches, c.micro_batch_size, together, c.pp - 1, c.vpp, is_balanced]
     number, first = distinct(sizes)
     of_each = np.stack(sizes, axis=1)[first].tolist()
     return np.array([expected_wait(job.workload, weight, *one) for one in of_each])[number]
@@ -48,14 +50,22 @@ def attention_weight(job: Job) -> float:
 
 @lru_cache(maxsize=4096)
 def expected_wait(
-    workload: Workload, weight: float, dp: int, microbatches: int, samples: int, together: int, fill: int, chunks: int
+    workload: Workload,
+    weight: float,
+    dp: int,
+    microbatches: int,
+    samples: int,
+    together: int,
+    fill: int,
+    chunks: int,
+    is_balanced: bool,
 ) -> float:
     """The wait of dp ranks with so many micro-batches of so many samples each, over a step without."""
     work = row_work(workload, weight)
     drawn = dp * microbatches * samples
     steps = int(np.clip(DRAWN // drawn, FEWEST_STEPS, MOST_STEPS))
     rows = work[np.random.default_rng(0).integers(0, len(work), (steps, drawn))]
-    if workload.balanced_packing:
+    if is_balanced:
         rows = dealt(rows, dp)
     of_samples = rows.reshape(steps, microbatches, samples, dp)
     is_padded = workload.packing == "pad_to_longest"

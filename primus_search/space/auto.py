@@ -19,6 +19,7 @@ from primus_search.space.rules import has_word, spelled
 from primus_search.space.types import Axis, AxisValue, ClusterChoice
 from primus_search.values.knobs import KNOB, KNOBS, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, Scope, Sharding
 from primus_search.values.layout import Layout
+from primus_search.values.lengths import PACKS_WHOLE
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
 from primus_search.values.model import Model
@@ -219,6 +220,7 @@ _OF_JOB: dict[str, Callable[[_Job], Sequence[AxisValue]]] = {
     "cp": _context,
     # As the software does, or heads for tokens, which takes more memory and mostly less time.
     "cp_comm": lambda job: [CpComm.STACK, CpComm.A2A][: 1 if job.cluster.stack.communication.cp_comm == "a2a" else 2],
+    "hybrid_cp": lambda job: [False, True] if job.workload.packing in PACKS_WHOLE and job.workload.lengths else [False],
     # On where there is a choice: it takes no memory that counts and no more time. On AMD its share (0.7, bases/pytorch)
     # is assumed, no run had it: what it wins there would be of no evidence, so a space has to list it.
     "tp_overlap": lambda job: [_has_cuda_graphs(job)],

@@ -119,6 +119,7 @@ class Candidates:
     cuda_graph: Ints
     tp_overlap: Bools
     cp_comm: Ints
+    hybrid_cp: Bools
     state_format: Ints
     optimizer: Ints
     optimizer_offload: Ints

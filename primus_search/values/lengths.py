@@ -4,6 +4,7 @@ A document longer than the window is cut to it. What a filled row costs is known
 and squares of lengths, to which attention that keeps to documents is proportional.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -168,3 +169,23 @@ def filling(lengths: Lengths, packing: Packing, window: int, micro_batch_size: I
     longest = np.diff(below, prepend=0.0)
     mean = (longest * tokens).sum(axis=1)
     return Filling(counted, mean / window, (longest * tokens**2).sum(axis=1) / mean)
+
+
+GroupShares = Mapping[int, tuple[float, float]]
+"""By ranks of a group: the share of tokens, and of squares of lengths, of documents that run on such a one."""
+
+
+@lru_cache(maxsize=256)
+def group_shares(lengths: Lengths, window: int, cp: int) -> GroupShares:
+    """Groups of context-parallel ranks where a rank takes window / cp tokens: the least power of two that has room.
+
+    Source: NVIDIA/Megatron-LM core/pipeline_parallel/hybrid_cp_schedule.py BalancedCPScheduler.gpus_needed.
+    """
+    tokens, shares = lengths.within(window)
+    ranks = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(tokens * cp / window, 1.0))), cp)
+    weights = (shares * tokens, shares * tokens**2)
+    return {
+        int(size): (float(weights[0][ranks == size].sum() / weights[0].sum()),
+                    float(weights[1][ranks == size].sum() / weights[1].sum()))
+        for size in np.unique(ranks)
+    }  # fmt: skip

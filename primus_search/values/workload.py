@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.values.candidates import Ints
-from primus_search.values.lengths import Filling, Lengths, Packing, filling
+from primus_search.values.lengths import Filling, GroupShares, Lengths, Packing, filling, group_shares
 from primus_search.values.model.adapters import Adapters, Task
 
 
@@ -77,6 +77,11 @@ class Workload:
             ones = np.ones(len(micro_batch_size))
             return Filling(1.0, ones, ones * self.seq_length)
         return filling(self.documents, self.packing, self.seq_length, micro_batch_size)
+
+    def group_shares(self, cp: int) -> GroupShares:
+        """Shares of documents on fewer context-parallel ranks than cp, by their number."""
+        whole = Lengths((float(self.seq_length),), (1.0,))
+        return group_shares(self.documents or whole, self.seq_length, cp)
 
     @property
     def counted_share(self) -> float:

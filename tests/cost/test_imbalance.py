@@ -1,6 +1,5 @@
 """What ranks wait for each other where lengths of documents differ, and what lengths do to a step."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,17 +55,14 @@ def test_the_wait_is_that_of_ranks_counted_one_by_one(documents: np.ndarray, mon
     for sizes, together, fill, chunks in (((4, 2, 2), 1, 0, 1), ((4, 2, 2), 2, 3, 2), ((2, 8, 1), 2, 1, 1)):
         dp, microbatches, samples = sizes
         drawn = np.random.default_rng(0).integers(0, len(work), (8, dp * microbatches * samples))
-        found = expected_wait(workload, 1e-4, dp, microbatches, samples, together, fill, chunks)
+        found = expected_wait(workload, 1e-4, dp, microbatches, samples, together, fill, chunks, False)
         assert found == pytest.approx(by_hand(work, drawn, sizes, together, fill / chunks), abs=1e-12)
 
 
 def test_balanced_rows_wait_less() -> None:
     workload = Workload(seq_length=8192, global_batch_size=512, lengths=Lengths.of(SETS[3]), packing="token_budget")
     for together in (1, 16):
-        usual, balanced = (
-            expected_wait(replace(workload, balanced_packing=one), 1e-4, 16, 8, 1, together, 0, 1)
-            for one in (False, True)
-        )
+        usual, balanced = (expected_wait(workload, 1e-4, 16, 8, 1, together, 0, 1, one) for one in (False, True))
         assert 0.0 <= balanced < 0.5 * usual
     rows = np.random.default_rng(0).random((4, 64))
     assert np.array_equal(np.sort(dealt(rows, 8), axis=1), np.sort(rows, axis=1))

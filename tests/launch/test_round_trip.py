@@ -178,3 +178,25 @@ def test_torchtitans_own_parser_reads_the_same_degrees(tmp_path: Path) -> None:
         assert tables["parallelism"]["tensor_parallel_degree"] == job.row["tp"]
         compiled = ["model", "loss"] if job.row["loss_fusion"] else ["model"]
         assert tables["compile"]["components"] == compiled
+
+
+@pytest.mark.parametrize(("framework", "hardware"), [("megatron", "h100"), ("primus", "mi355x")])
+def test_context_groups_by_document_are_written_and_read(framework: str, hardware: str, tmp_path: Path) -> None:
+    lengths = {"document_length": {"quantiles": {"p0": 256, "p100": 32768}}, "packing": "token_budget"}
+    space = make_space(
+        {"model": "llama3.1_8b", "hardware": hardware, "nodes": 2, "framework": framework,
+         "workload": {"seq_length": 32768, "global_batch_size": 32} | lengths,
+         "space": {"cp": 4, "pp": 1, "tp": 2, "hybrid_cp": True, "cp_comm": "stack", "cuda_graph": "none",
+                   "sharding": "distributed_optimizer"}}
+    )  # fmt: skip
+    job = next(jobs(space, 1))
+    texts = launch_files(job).texts
+    main = tmp_path / MAIN_FILE[framework]
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    words = texts[MAIN_FILE[framework]].replace("-", "_").lower()
+    assert "hybrid_context_parallel" in words and "8192" in words
+    assert "data: priced with whole documents" in words
+    read = read_experiment(main, 16)
+    assert read.row["hybrid_cp"] is True
+    assert not any("context" in one or "seqlen" in one for one in read.not_modelled)

@@ -55,6 +55,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "cuda_graph": tuple(CudaGraph),
     "tp_overlap": (False, True),
     "cp_comm": tuple(CpComm),
+    "hybrid_cp": (False, True),
     "state_format": tuple(StateFormat),
     "optimizer": tuple(Optimizer),
     "optimizer_offload": (0, 50),
@@ -114,6 +115,8 @@ def is_legal(space: Space, r: dict[str, Any], first: dict[str, Any]) -> bool:
     if r["sequence_parallel"] and w.seq_length % (r["tp"] * r["cp"]):
         return False
     if r["cp_comm"] == CpComm.A2A and (m.num_heads % (r["tp"] * r["cp"]) or m.num_kv_heads % (r["tp"] * r["cp"])):
+        return False
+    if r["hybrid_cp"] and r["cp_comm"] not in (CpComm.STACK, CpComm.P2P):
         return False
     inner = CpComm(r["cp_comm"]).inner_ranks
     if inner and (
@@ -268,6 +271,7 @@ def _with_idle_axes(space: Space, r: dict[str, Any], first: dict[str, Any]) -> d
         "sequence_parallel": (r["tp"] == 1, False),
         "tp_overlap": (r["tp"] == 1 or not r["sequence_parallel"], False),
         "cp_comm": (r["cp"] == 1, CpComm.STACK),
+        "hybrid_cp": (r["cp"] == 1, False),
         "dispatch_backend": (not r["deepep"], DispatchBackend.STACK),
     }
     for name, (is_idle, neutral) in idle.items():

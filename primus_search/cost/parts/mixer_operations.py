@@ -178,9 +178,10 @@ def attention_call(
     """
     kernel = attention_family(job.accelerator, job.stack, job.model)
     seq = attended_length(job, c, kernel)
-    queries = seq / c.cp
+    ranks = _ranks_of_documents(job, c)
+    queries = seq / ranks
     return kernel, AttentionCall(
-        batch=c.micro_batch_size * (job.workload.seq_length / seq),
+        batch=c.micro_batch_size * (job.workload.seq_length / seq) * (ranks / c.cp),
         heads=heads / c.tp,
         kv_heads=np.maximum(kv_heads / c.tp, 1.0),
         seq_q=queries,
@@ -190,6 +191,15 @@ def attention_call(
         window=window,
         causal=True,
     )
+
+
+def _ranks_of_documents(job: Job, c: Candidates) -> Floats:
+    """Context-parallel ranks that share a document, as the mean pair of tokens sees them."""
+    ranks = c.cp.astype(np.float64)
+    for cp in np.unique(c.cp[c.hybrid_cp]).tolist():
+        shares = job.workload.group_shares(cp)
+        ranks[c.hybrid_cp & (c.cp == cp)] = sum(size * squares for size, (_, squares) in shares.items())
+    return ranks
 
 
 def _attention(

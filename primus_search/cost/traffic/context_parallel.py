@@ -6,6 +6,7 @@ each ring step the same work. Four ways to exchange, the candidate's or the soft
     p2p         a ring: at each of c-1 steps a rank passes on the keys and values it just used
     a2a         (Ulysses) before attention tokens are exchanged for heads, and back afterwards
     all_gather  everyone gathers all keys and values first; backward scatters their gradients
+    by length   with `hybrid_cp` a ring of as many ranks as a document needs, for each number of ranks
     a2aN_p2p    an all-to-all among N neighbours, then a ring between the groups, each of N times the tokens and 1/N of
                 the heads, so that a message of the ring is as large as without and c/N - 1 steps are left of c - 1
 
@@ -37,7 +38,7 @@ def context_parallel(job: Job, c: Candidates, *, forward_s: ArrayLike, backward_
     codes = c.exchange_of_context(job.stack.communication.cp_comm)
     whole = Group(c.cp, c.tp)
     ways = {
-        CpComm.P2P: lambda: _ring(job, c, whole, forward_s, backward_s),
+        CpComm.P2P: lambda: _ring(job, c, whole, 1.0, forward_s, backward_s),
         CpComm.A2A: lambda: _heads_for_tokens(job, c, whole),
         CpComm.ALL_GATHER: lambda: _gather(job, c),
     }
@@ -48,6 +49,8 @@ def context_parallel(job: Job, c: Candidates, *, forward_s: ArrayLike, backward_
     inner = c.inner_context_ranks(job.stack.communication.cp_comm)
     if inner.any():
         found = _where(inner > 0, _ring_of_groups(job, c, inner, forward_s, backward_s), found)
+    if c.hybrid_cp.any():
+        found = _where(c.hybrid_cp, _rings_by_document(job, c, forward_s, backward_s), found)
     return found
 
 
@@ -69,9 +72,12 @@ def key_value_bytes(model: Model, workload: Workload, c: Candidates) -> Floats:
     return tokens * heads * (model.qk_head_dim + model.v_head_dim) * BF16_BYTES
 
 
-def _ring(job: Job, c: Candidates, ring: Group, forward_s: ArrayLike, backward_s: ArrayLike) -> LayerTraffic:
+def _ring(
+    job: Job, c: Candidates, ring: Group, share: Floats | float, forward_s: ArrayLike, backward_s: ArrayLike
+) -> LayerTraffic:
+    """The ring of documents that have `share` of the tokens, beside the seconds of their attention."""
     network, stack = job.network, job.stack
-    kv = key_value_bytes(job.model, job.workload, c)
+    kv = key_value_bytes(job.model, job.workload, c) * share
     ranks = np.asarray(ring.size)
     steps = ranks - 1.0
     one = send_s(network, kv, ring) / stack.efficiencies.network_efficiency
@@ -109,8 +115,22 @@ def _ring_of_groups(job: Job, c: Candidates, inner: Ints, forward_s: ArrayLike, 
     """An all-to-all among `inner` neighbours beside a ring of c / inner groups; rows without one are not used."""
     near = np.clip(inner, 1, c.cp)
     dealt = _heads_for_tokens(job, c, Group(near, c.tp))
-    ring = _ring(job, c, Group(c.cp // near, c.tp * near), forward_s, backward_s)
+    ring = _ring(job, c, Group(c.cp // near, c.tp * near), 1.0, forward_s, backward_s)
     return LayerTraffic(forward=_sum(dealt.forward, ring.forward), backward=_sum(dealt.backward, ring.backward))
+
+
+def _rings_by_document(job: Job, c: Candidates, forward_s: ArrayLike, backward_s: ArrayLike) -> LayerTraffic:
+    """Rings of as many ranks as each document needs, one after the other; documents of one rank exchange nothing."""
+    shares = {cp: job.workload.group_shares(cp) for cp in np.unique(c.cp).tolist()}
+    found: LayerTraffic | None = None
+    for size in sorted({size for of_cp in shares.values() for size in of_cp}):
+        tokens, squares = (np.array([shares[cp].get(size, (0.0, 0.0))[i] for cp in c.cp.tolist()]) for i in range(2))
+        group = Group(np.where(tokens > 0.0, size, 1), c.tp)
+        one = _ring(job, c, group, tokens, squares * forward_s, squares * backward_s)
+        both = found and (_sum(found.forward, one.forward), _sum(found.backward, one.backward))
+        found = LayerTraffic(forward=both[0], backward=both[1]) if both else one
+    assert found is not None
+    return found
 
 
 def _sum(a: Comm, b: Comm) -> Comm:

@@ -15,6 +15,7 @@ from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
 LEVELS = "hierarchical_context_parallel_sizes"
+RANK_TOKENS = "max_seqlen_per_dp_cp_rank"
 """Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
 GROUP = "microbatch_group_size_per_vp_stage"
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
@@ -71,6 +72,8 @@ def candidate_words(
     row |= _pipeline(framework, found, model, row.get("pp", 1), read)
     row["microbatch_group"] = _group(row, found, world)
     row["cp_comm"] = _context(row, found, read)
+    if row.get("hybrid_cp") and found.get(RANK_TOKENS) == whole("seq_length", found.get("seq_length", 0)) // row["cp"]:
+        read.add(RANK_TOKENS)  # as priced; another number is listed as not priced
     if found.get("recompute_granularity") != "full":
         row["recompute"] = modules_of("recompute", knobs["recompute"], found, framework.defaults)
     else:

@@ -14,7 +14,7 @@ from primus_search.base.errors import InputError
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
-from primus_search.launch.read.megatron import GROUP, LEVELS
+from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
@@ -122,6 +122,8 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     inner = CpComm[row["cp_comm"].upper()].inner_ranks
     if inner:
         said[LEVELS] = [inner, row["cp"] // inner]
+    if row["hybrid_cp"]:
+        said[RANK_TOKENS] = workload.seq_length // row["cp"]
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
     decided = deciding_settings(framework, job.cluster.stack, row, has_experts=job.model.is_moe)
