@@ -16,14 +16,12 @@ from typing import Any, Literal, get_origin
 from primus_search.base import units
 from primus_search.base.errors import Problem
 from primus_search.base.field_paths import value_at, with_value
-from primus_search.files.hardware_files import Hardware, on_gpus
+from primus_search.files.hardware_files import OF_THE_JOB, SECTIONS, Hardware, on_gpus
 from primus_search.files.records import Reading, read_value
 from primus_search.files.source import Document, Keys, did_you_mean
 from primus_search.space import ClusterChoice
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.cluster import Cluster, Power, Reliability
+from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import Framework
-from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import SiteErrors, Stack
 
 PREFIXES = ("hardware.", "stack.")
@@ -34,12 +32,12 @@ PRICE = "hardware.price_per_gpu_hour_USD"
 class HardwareAxis:
     """A number of a hardware or stack file that takes several values.
 
-    key   as written, e.g. `hardware.nic_GBps`       part    the dataclass it belongs to
+    key   as written, e.g. `hardware.nic_GBps`       part    the section it belongs to, or `stack`
     path  field names from the part to the number    values  as written, and in base units
     """
 
     key: str
-    part: type
+    part: str
     path: tuple[str, ...]
     values: tuple[tuple[Any, Any], ...]
 
@@ -48,8 +46,8 @@ def read_axis(document: Document, keys: Keys, raw: Any, problems: list[Problem])
     """The hardware axis at `keys` of the document, or None after noting problems."""
     key = str(keys[-1])
     prefix, _, rest = key.partition(".")
-    parts: tuple[type, ...] = (Accelerator, Network, Reliability, Power) if prefix == "hardware" else (Stack,)
-    names = {name: (part, *found) for part in parts for name, *found in _numbers(part)}
+    parts = SECTIONS if prefix == "hardware" else {"stack": Stack}
+    names = {name: (part, *found) for part, cls in parts.items() for name, *found in _numbers(cls)}
     if prefix == "stack":  # names of a stack's numbers are unique
         names = {name.partition(".")[2]: one for name, one in names.items() if "." in name} | names
     if key == PRICE:
@@ -123,27 +121,20 @@ def clusters(
             if is_named
         ]
         for values in itertools.product(*(axis.values for axis in axes)):
-            parts: dict[type, Any] = {
-                Accelerator: hard.accelerator,
-                Network: on_gpus(hard.network, gpus),
-                Reliability: hard.reliability,
-                Power: hard.power,
-                Stack: stack,
-            }
+            parts: dict[str, Any] = {name: hard.__getattribute__(name) for name in SECTIONS} | {"stack": stack}
+            parts["network"] = on_gpus(hard.network, gpus)
             labels, overridden = list(base), list[str]()
             for axis, (written, value) in zip(axes, values, strict=True):
-                is_rate = axis.part not in (Reliability, Power) and not isinstance(value, bool | str)
+                is_rate = axis.part in (*OF_THE_JOB, "stack") and not isinstance(value, bool | str)
                 if is_rate and value != value_at(parts[axis.part], axis.path):
-                    overridden.append(".".join((axis.part.__name__.lower(), *axis.path)))
+                    overridden.append(".".join((axis.part, *axis.path)))
                 parts[axis.part] = with_value(parts[axis.part], axis.path, value)
                 labels += [(axis.key, written)] if len(axis.values) > 1 else []
-            fails = parts[Reliability]
+            fails = parts["reliability"]
             if fails.node_mtbf_hours != hard.reliability.node_mtbf_hours:
-                parts[Reliability] = dataclasses.replace(fails, mtbf_is_assumed=False)
+                parts["reliability"] = dataclasses.replace(fails, mtbf_is_assumed=False)
             cluster = Cluster(
-                accelerator=parts[Accelerator],
-                network=parts[Network],
-                stack=parts[Stack],
+                **{name: parts.pop(name) for name in (*OF_THE_JOB, "stack")},
                 num_nodes=count,
                 overridden=tuple(overridden),
                 site=machine.site,
@@ -155,8 +146,7 @@ def clusters(
                     is_framework_assumed=machine.is_framework_assumed,
                     labels=tuple(labels),
                     price_per_gpu_hour_USD=hard.price_per_gpu_hour_usd or 0.0,
-                    reliability=parts[Reliability],
-                    power=parts[Power],
+                    **parts,
                 )
             )
     return choices

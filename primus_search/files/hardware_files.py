@@ -19,7 +19,7 @@ applies one `bw_eff` everywhere; so do we, to rings, exchanges and NICs. Keys of
 otherwise are reported in `notes`, never silently dropped.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,19 +57,13 @@ LEAST_MISSING = 5
 
 _WORDS = ("name", "vendor", "default_stack", "tables")
 _PRICE = "price_per_gpu_hour_USD"
-_KEYS = (
-    "name",
-    EXTENDS,
-    STATUS,
-    "vendor",
-    "accelerator",
-    "network",
-    "reliability",
-    "power",
-    _PRICE,
-    "default_stack",
-    "tables",
-)
+SECTIONS: Mapping[str, type] = {
+    "accelerator": Accelerator, "network": Network, "reliability": Reliability, "power": Power,
+}  # fmt: skip
+"""Sections of a hardware file, and what each is read as."""
+OF_THE_JOB = frozenset({"accelerator", "network"})
+"""Sections that a step depends on, which a file has to have; those of long runs have defaults."""
+_KEYS = ("name", EXTENDS, STATUS, "vendor", *SECTIONS, _PRICE, "default_stack", "tables")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,11 +288,11 @@ def _parse(document: Document, path: Path) -> Hardware:
     parts: dict[str, Any] = {}
     own: dict[str, Any] = {"tables": NO_TABLES}  # of a file of their own
     named = own | {"name": words["name"], "vendor": words["vendor"]}
-    for cls, given in ((Accelerator, named), (Network, own), (Reliability, {}), (Power, {})):
-        section = cls.__name__.lower()
+    given = {"accelerator": named, "network": own}
+    for section, cls in SECTIONS.items():
         if section in data:
-            parts[section] = build(cls, data[section], (section,), reading, given)
-        elif cls in (Accelerator, Network):
+            parts[section] = build(cls, data[section], (section,), reading, given.get(section, {}))
+        elif section in OF_THE_JOB:
             reading.problem((), f"missing section {section}")
     if reading.problems:
         raise InputError(reading.problems)

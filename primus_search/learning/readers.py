@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Protocol, cast
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened
@@ -30,9 +30,24 @@ def formats() -> tuple[LogTable, ...]:
     return tuple(LogTable.of(name, every) for name in sorted(every))
 
 
-def _hook(one: LogTable) -> Any:
-    """The module of a format: of text logs what its rows cannot say (`observe`, `conclude_run`), of other files `owns`
-    (by name and first bytes) and `read`."""
+class TextFormat(Protocol):
+    """A module for what the rows of a text log's table cannot say."""
+
+    def observe(self, seen: Transcript, line: str) -> None: ...
+
+    def conclude_run(self, table: LogTable, seen: Transcript) -> LogReading: ...
+
+
+class OtherFormat(Protocol):
+    """A module for files that are no text; `owns` tells them by name and first bytes."""
+
+    def owns(self, path: Path, head: bytes) -> bool: ...
+
+    def read(self, path: Path) -> LogReading: ...
+
+
+def _module(one: LogTable) -> Any:
+    """The module of a format, a `TextFormat` where it has marks, else an `OtherFormat`; None: its rows say all."""
     return importlib.import_module(f"{logs.__name__}.{one.module}") if one.module else None
 
 
@@ -58,19 +73,19 @@ def _read(path: Path, head: bytes, framework: str | None) -> LogReading:
     if not head:
         raise refuse(path, "is empty")
     chosen = _named(path, framework) if framework else _recognised(path, head)
-    hook = _hook(chosen)
     if not chosen.marks:
-        return cast("LogReading", hook.read(path))
-    observe = getattr(hook, "observe", None)
+        other: OtherFormat = _module(chosen)
+        return other.read(path)
+    more: TextFormat | None = _module(chosen)
     seen = Transcript(source=str(path))
     for line in lines(path):
         observe_common(seen, line)
-        if observe is not None:
-            observe(seen, line)
+        if more is not None:
+            more.observe(seen, line)
         chosen.observe(seen, line)
     if not seen.steps and seen.died() is None:
         raise refuse(path, f"looks like a log of {chosen.name} and holds no complete iteration line")
-    found = hook.conclude_run(chosen, seen) if hook else chosen.conclude_run(seen)
+    found = more.conclude_run(chosen, seen) if more else chosen.conclude_run(seen)
     return replace(found, contract=chosen.contract)
 
 
@@ -84,7 +99,8 @@ def _named(path: Path, framework: str) -> LogTable:
 
 def _recognised(path: Path, head: bytes) -> LogTable:
     for one in formats():
-        if not one.marks and _hook(one).owns(path, head):
+        other: OtherFormat | None = None if one.marks else _module(one)
+        if other is not None and other.owns(path, head):
             return one
     texts = [one for one in formats() if one.marks]
     found = _marks_in(path, (mark for one in texts for group in one.marks for mark in group))

@@ -155,6 +155,10 @@ def _observe_death(seen: Transcript, line: str) -> None:
         seen.death, seen.at_death = death, len(seen.steps)
 
 
+def observe_nothing(seen: Transcript, line: str) -> None:
+    """Of a format whose rows read all that its lines say."""
+
+
 def observe_dotted(seen: Transcript, line: str) -> None:
     """An argument dump: `name ....... value`."""
     if " .." in line:

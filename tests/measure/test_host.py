@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from primus_search.cost.laws.gemm import gemm_s
-from primus_search.files.hardware_files import load_hardware, load_stack
+from primus_search.files.hardware_files import OF_THE_JOB, SECTIONS, load_hardware, load_stack
 from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.device.preflight import GEMM, shortfalls
 from primus_search.measure.host_calibration import (
@@ -80,7 +80,7 @@ def test_the_host_file_is_read_back_by_the_loader_of_all_hardware_files(accelera
     assert loaded.accelerator.bf16_peak_flops_per_s == pytest.approx(accelerator.bf16_peak_flops_per_s, rel=1e-5)
     assert loaded.network.link_bytes_per_s == pytest.approx(network.link_bytes_per_s, rel=1e-5)
     assert {one.source for one in loaded.sources if not one.inherited_from} == {source}
-    assert {one.path.split(".")[0] for one in loaded.sources if one.inherited_from} == {"power", "reliability"}
+    assert {one.path.split(".")[0] for one in loaded.sources if one.inherited_from} == SECTIONS.keys() - OF_THE_JOB
     kernels, links = fit(FIGURES, 2)
     assert {table.kind: table.shapes for table in loaded.network.tables} == {t.kind: t.shapes for t in links.tables}
     assert {table.kind for table in loaded.accelerator.tables} == {table.kind for table in kernels.tables}

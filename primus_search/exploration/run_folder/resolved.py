@@ -22,9 +22,11 @@ from primus_search.values.candidates import DEFAULTS
 RESOLVED = "resolved.json"
 SCHEMA = 2
 """Number of the form of run.json and resolved.json; it grows where a later form cannot be read as this one."""
-MISSING: Mapping[str, Mapping[str, Plain]] = {}
+MISSING: Mapping[str, Mapping[str, Plain]] = {
+    "clusters.*.cluster.site": dict.fromkeys(("stack_share", "software", "device", "exchange", "host"), 0.0),
+}
 """Fields that folders of released versions lack and whose types have no default, by the path to their owner, `*` for
-every item of a list: `{"clusters.*.cluster.stack.efficiencies": {"offload_efficiency": 1.0}}`. Neutral values."""
+every item of a list: neutral values. An owner that a folder has not got at all is passed over."""
 _SHARED = (("framework",), ("cluster", "accelerator"), ("cluster", "network"), ("cluster", "stack"))
 """Parts of a cluster that others often have as well: each is written once."""
 
@@ -72,9 +74,10 @@ def _at(plain: Plain, keys: list[str]) -> Iterator[dict[str, Plain]]:
     if not keys:
         yield plain
         return
-    found = plain if keys[0] == "*" else [plain[keys[0]]]
+    found = plain if keys[0] == "*" else [plain.get(keys[0])]
     for one in found:
-        yield from _at(one, keys[1:])
+        if one is not None:
+            yield from _at(one, keys[1:])
 
 
 # --- who wrote a folder ----------------------------------------------------------------------------------------------

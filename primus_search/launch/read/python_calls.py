@@ -68,8 +68,16 @@ class _Return(Exception):
         self.value = value
 
 
+def _times(left: Any, right: Any) -> Any:
+    """A product; lists and texts are repeated up to the length of the longest that is read."""
+    for parts, count in ((left, right), (right, left)):
+        if isinstance(parts, list | str) and isinstance(count, int) and len(parts) * count > MOST_STEPS:
+            raise OverflowError
+    return left * right
+
+
 _OPERATORS: Mapping[type[ast.AST], Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
     ast.IsNot: operator.ne, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
@@ -263,22 +271,20 @@ class PythonModule:
                 owner, at = self._value(of, scope), self._value(key, scope)
                 if isinstance(owner, CallRecord):  # one of several alike
                     return owner
-                try:
+                is_there = isinstance(owner, list | str) and isinstance(at, int) and -len(owner) <= at < len(owner)
+                if is_there or (isinstance(owner, dict) and isinstance(at, str | int) and at in owner):
                     return owner[at]
-                except (TypeError, KeyError, IndexError):
-                    pass
         return Unknown(ast.unparse(node)[:80])
 
     def _operated(self, node: ast.expr, op: ast.AST, left: Any, right: Any) -> Any:
-        plain = (bool, int, float, str, list, type(None))
-        if type(op) in _OPERATORS and isinstance(left, plain) and isinstance(right, plain):
-            try:
-                found = _OPERATORS[type(op)](left, right)
-                if not isinstance(found, int) or abs(found) < LARGEST:
-                    return found
-            except (TypeError, ZeroDivisionError, OverflowError, MemoryError):
-                pass
-        return Unknown(ast.unparse(node)[:80])
+        plain, unknown = (bool, int, float, str, list, type(None)), Unknown(ast.unparse(node)[:80])
+        if type(op) not in _OPERATORS or not isinstance(left, plain) or not isinstance(right, plain):
+            return unknown
+        try:
+            found = _OPERATORS[type(op)](left, right)
+        except (TypeError, ZeroDivisionError, OverflowError):  # Python would end here, too
+            return unknown
+        return unknown if isinstance(found, int) and abs(found) >= LARGEST else found
 
     @staticmethod
     def _attribute(owner: Any, name: str) -> Any:

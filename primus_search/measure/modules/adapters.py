@@ -82,16 +82,13 @@ def adapt(layer: nn.Module, model: Model, shard: Shard, kind: LayerKind) -> None
             product.adapters.append(_adapter(one, adapters, shard, start, product))
 
 
-def _module_of(layer: Any, one: Adapted) -> tuple[Any, int] | None:
+def _module_of(layer: nn.Module, one: Adapted) -> tuple[Any, int] | None:
     """The module that has a matrix and the column at which it begins there; None where no module has it."""
-    has_latents = hasattr(layer.attention, "kv_up")
-    places = ("attention.q_up",) if has_latents and one.module == "linear_q" else PLACES.get(one.module, ())
-    for place in places:
-        block, name = place.split(".")
-        held = getattr(layer, block, None)
-        product = getattr(held, name, None) if held is not None else None
-        if isinstance(product, nn.Module):
-            return product, _start(held, one)
+    modules = dict(layer.named_modules())
+    is_latent = "attention.kv_up" in modules and one.module == "linear_q"
+    for place in ("attention.q_up",) if is_latent else PLACES.get(one.module, ()):
+        if place in modules:
+            return modules[place], _start(modules[place.partition(".")[0]], one)
     return None
 
 

@@ -357,8 +357,7 @@ class SiteErrors:
 
         log(mean_ratio) + site + group + configuration + stack + device + exchange + host
 
-    Standard deviations are of dense models; those of experts are `moe_factor` times as large. From stack on they are 0
-    in folders of releases that did not tell them apart.
+    Standard deviations are of dense models; those of experts are `moe_factor` times as large.
 
     mean_ratio  Geometric mean of measured / projected over publishers that are neither the device's vendor nor the
         software's author.
@@ -382,11 +381,11 @@ class SiteErrors:
     site: float
     group: float
     configuration: float
-    stack_share: float = 0.0
-    software: float = 0.0
-    device: float = 0.0
-    exchange: float = 0.0
-    host: float = 0.0
+    stack_share: float
+    software: float
+    device: float
+    exchange: float
+    host: float
     moe_factor: float
     quantile: float
     memory_low: float
