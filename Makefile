@@ -16,6 +16,8 @@ NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set shard
 
 # Three workers on two cores, as much of the suite waits; files in the order of tests/conftest.py, longest first.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
+# Processor seconds of the tests of `make check`: its files are those of the least recorded time (tests/file_times.csv).
+CHECK_S := 45
 # Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
 test test-full check: export PYTHONDONTWRITEBYTECODE =
 
@@ -28,7 +30,7 @@ help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
 	@echo "make test       set up, run the whole test suite"
 	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
-	@echo "make check      ruff, mypy --strict, import layers, fast tests"
+	@echo "make check      ruff, mypy --strict, import layers, the fastest files of tests: within a minute"
 	@echo "make judges     the frameworks' own checks on our launch files; PRIMUS_SEARCH_CLIENTS names their sources"
 	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance_log.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
@@ -60,7 +62,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x --processor-budget $(CHECK_S)
 
 # Sources below $$PRIMUS_SEARCH_CLIENTS: folders of tests/support/judge/checkouts.py; what is missing is skipped, with its name.
 JUDGED := tests/tools/test_argument_tables.py tests/tools/test_random_scripts.py tests/launch/test_setting_verdicts.py \

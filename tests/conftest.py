@@ -7,7 +7,9 @@ Of the parameters of a test with `daily(n)` n are drawn a day; the others are `f
 on that day.
 
 The files of the longest wall time run first, so that the workers of a parallel run end together. `--record-times`
-writes the wall and processor seconds of the files that ran to `file_times.csv`.
+writes the wall and processor seconds of the files that ran to `file_times.csv`. `--processor-budget 60` runs the files
+of the least processor time that together need 60 s of it, files without a row, and `tests/structure`; of the others
+nothing is imported.
 """
 
 import csv
@@ -18,6 +20,7 @@ import resource
 from collections import defaultdict
 from collections.abc import Generator
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 FILE_TIMES = Path(__file__).with_name("file_times.csv")
 NEW_FILE_S = 60.0
 """Wall time that a file without a row is taken to need: it starts early, so that a long one does not run last alone."""
+ALWAYS = "tests/structure/"
+LEFT_OUT = pytest.StashKey[set[str]]()
+"""Files that a budget of processor time leaves out."""
 DAY = "TEST_DAY"
 """Variable of the environment with the day whose samples are drawn."""
 PROCESSOR = "processor_s"
@@ -38,6 +44,20 @@ PROCESSOR = "processor_s"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-times", action="store_true", help=f"write the seconds of each file to {FILE_TIMES.name}")
+    parser.addoption("--processor-budget", type=float, metavar="S", help="run the shortest files, S seconds in all")
+
+
+def longest_files(budget_s: float) -> set[str]:
+    """Files that the shortest ones, `budget_s` processor seconds together, leave out; never those of the structure."""
+    rows = sorted((float(row["processor_s"]), file) for file, row in file_times().items() if ALWAYS not in file)
+    spent = accumulate(seconds for seconds, _ in rows)
+    return {file for (_, file), so_far in zip(rows, spent, strict=True) if so_far > budget_s}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    root = FILE_TIMES.parents[1]
+    is_ours = collection_path.is_relative_to(root)
+    return True if is_ours and collection_path.relative_to(root).as_posix() in config.stash[LEFT_OUT] else None
 
 
 def file_times() -> dict[str, dict[str, str]]:
@@ -133,6 +153,8 @@ class Times:
 def pytest_configure(config: pytest.Config) -> None:
     """Every worker reads its clock; the process that collects the reports writes the file. All have one day."""
     os.environ.setdefault(DAY, f"{datetime.now(UTC):%Y-%m-%d}")
+    budget_s = config.getoption("--processor-budget")
+    config.stash[LEFT_OUT] = longest_files(budget_s) if budget_s else set()
     if config.getoption("--record-times"):
         config.pluginmanager.register(Clock())
         if not hasattr(config, "workerinput"):

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import primus_search
+from tests.support.parsed import parsed
 
 ROOT = Path(primus_search.__file__).parent
 MODULES = [path for path in sorted(ROOT.rglob("*.py")) if not path.name.startswith("__")]
@@ -18,7 +19,7 @@ JOB = {"model", "cluster", "workload", "network", "stack", "acc", "accelerator"}
 def functions(path: Path) -> list[tuple[str, list[str], bool]]:
     """Name, arguments and whether it is compiled, of every function of a module."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
             is_compiled = any("jit" in ast.unparse(mark) for mark in node.decorator_list)
@@ -35,7 +36,7 @@ def test_no_package_has_more_modules_than_one_can_list() -> None:
 def test_no_two_public_classes_share_a_name() -> None:
     homes: dict[str, set[str]] = defaultdict(set)
     for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].add(path.relative_to(ROOT).as_posix())
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import primus_search
+from tests.support.parsed import parsed
 
 ROOT = Path(primus_search.__file__).parent
 
@@ -67,7 +68,7 @@ def room(path: Path) -> str:
 def imports(path: Path) -> list[tuple[int, str]]:
     """Every module a file imports anywhere in it, with the line."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -124,7 +125,7 @@ MAY_IMPORT = re.compile(r"^May import: (.*?)\.$", re.MULTILINE | re.DOTALL)
 
 @pytest.mark.parametrize("name", [name for name in FLOORS if not name.startswith("__")])
 def test_a_room_names_what_it_gives_and_the_rooms_it_imports(name: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / name / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(parsed(ROOT / name / "__init__.py")) or ""
     listed = MAY_IMPORT.search(text)
     assert listed and listed.start() > 0, f"{name}/__init__.py: what the room gives, then `May import: ...`"
     ours = [

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+from tests.support.parsed import parsed
+
 COST = Path(__file__).parents[2] / "primus_search" / "cost"
 HALF = 0.5
 """Means and triangles."""
@@ -32,7 +34,7 @@ def fractions(tree: ast.AST) -> set[float]:
 def test_fractions_stand_in_named_constants_only() -> None:
     hidden: dict[str, set[float]] = {}
     for path in sorted(COST.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             is_named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in NAMED
             if not is_named and fractions(node):
                 hidden[f"{path.name}:{node.lineno}"] = fractions(node)

@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.support.parsed import parsed
+
 ROOT = Path(__file__).parents[2]
 ROOMS = ("primus_search", "tools", "tests", "docs", "hardware", "spaces", "sweeps", "results")
 NAMED = re.compile(r"`{1,2}((?:[\w.-]+/)+[\w.-]*)(?:[:\s][^`]*)?`{1,2}")
@@ -46,7 +48,7 @@ def test_paths_and_links_of_a_page_exist(page: Path) -> None:
 def test_paths_in_docstrings_exist() -> None:
     faults = []
     for path in CODE:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 names = dead(ast.get_docstring(node) or "")
                 faults += [f"{path.relative_to(ROOT)}: {name}" for name in names]
