@@ -46,6 +46,8 @@ def unpacked(root: Path, commit: str, paths: list[str], into: Path) -> Path:
         packed = subprocess.run(["git", "-C", str(root), "archive", commit, *wanted], capture_output=True, check=False)
         if not packed.returncode:
             break
+    else:
+        return into
     with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
         archive.extractall(into, filter="data")
     return into

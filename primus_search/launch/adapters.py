@@ -15,7 +15,7 @@ from primus_search.launch.contract import is_off
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
-from primus_search.values.model.adapters import EACH, FC1, JOINT, QKV, modules_of
+from primus_search.values.model.adapters import EACH, FC1, HUB_NAMES, JOINT, JOINT_STYLE, QKV, modules_of
 from primus_search.values.workload import Workload
 
 
@@ -66,7 +66,7 @@ def keys_of(framework: Framework) -> LoraKeys:
 def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
     """`task` and `lora` of a workload as a file says them; empty where it trains all weights.
 
-    Raises ValueError for a pattern of modules, or a setting that is no number.
+    Raises ValueError for a pattern of layers, or a setting that is no number.
     """
     if not any(_has(given, key, words) for key, words in keys.when.items()):
         return {}
@@ -91,15 +91,26 @@ def _has(given: Settings, key: str, words: str) -> bool:
 
 
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
+_PATTERN = re.compile(r"(?:[a-z_*]+\.)*[a-z_*]+")
+"""A pattern of modules that is the same in every layer."""
 
 
 def _listed(key: str, value: Any) -> list[str]:
-    """Names of modules from a list or a text of them. Raises ValueError for a pattern."""
+    """Names of modules from a list or a text of them, those that its patterns match among them.
+
+    Raises ValueError for a pattern that picks layers, or that no module matches.
+    """
     names = value if isinstance(value, list | tuple) else re.split(r"[\s,]+", str(value).strip("[]() "))
     names = [str(one).strip("'\" ") for one in names if str(one).strip("'\" ")]
-    if odd := [one for one in names if not _NAME.fullmatch(one)]:
-        raise ValueError(f"{key}: {odd[0][:80]!r} is a pattern of modules; name them (linear_qkv, q_proj ...)")
-    return names
+    found = list[str]()
+    for one in names:
+        tail = one.rpartition(".")[2]
+        of_hub = [name for name in HUB_NAMES if fnmatchcase(name, tail)]
+        matched = of_hub or [name for name in JOINT_STYLE if fnmatchcase(name, tail)]
+        if not _NAME.fullmatch(one) and not (_PATTERN.fullmatch(one) and matched):
+            raise ValueError(f"{key}: {one[:80]!r} is a pattern of layers; name modules (linear_qkv, q_proj ...)")
+        found += [one] if _NAME.fullmatch(one) else matched
+    return list(dict.fromkeys(found))
 
 
 def workload_settings(tuning: Mapping[str, Any], model: Model | None) -> dict[str, Any]:

@@ -314,10 +314,34 @@ def test_a_part_of_the_weights_is_refused_by_the_setting_that_trains_it(folder: 
         read_experiment(folder / name, 16)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "modules"),
+    [
+        (
+            "'*_proj'",
+            {"linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up", "linear_fc2"},
+        ),
+        ("'model.layers.*.[qv]_proj'", None),
+        ("'*.[a-z]_proj'", None),
+        ("'*attn*.q_proj' v_proj", {"linear_q", "linear_v"}),
+        ("'model.layers.0.*_proj'", None),
+    ],
+)
+def test_a_pattern_of_modules_is_those_that_it_matches(folder: Path, pattern: str, modules: set[str] | None) -> None:
+    text = FILES["swift.sh"].replace("--dataset", f"--tuner_type lora --target_modules {pattern} --dataset")
+    (folder / "swift.sh").write_text(text, encoding="utf-8")
+    if modules is None:
+        with pytest.raises(InputError, match="is a pattern of layers; name modules"):
+            read_experiment(folder / "swift.sh", 16)
+    else:
+        space = space_of(start(folder / "swift.sh", "h100", 2), [], None, "")
+        assert set(space.workload.adapters.modules) == modules  # type: ignore[union-attr]
+
+
 def test_a_pattern_of_modules_is_refused_in_words(folder: Path) -> None:
     text = FILES["swift.sh"].replace("--dataset", "--tuner_type lora --target_modules '^model.*q_proj$' --dataset")
     (folder / "swift.sh").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match="is a pattern of modules; name them"):
+    with pytest.raises(InputError, match="is a pattern of layers; name modules"):
         read_experiment(folder / "swift.sh", 16)
 
 

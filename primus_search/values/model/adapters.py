@@ -64,6 +64,8 @@ PART_STYLE = (*QKV, "linear_proj", *FC1, "linear_fc2", *LATENTS, "linear_in", EA
 JOINED = {"linear_qkv": QKV, "linear_fc1": FC1}
 """Matrices of one product, by the name of the product."""
 KNOWN = tuple(dict.fromkeys((*JOINT_STYLE, *PART_STYLE)))
+HUB_NAMES = tuple(name for name, own in ALIASES.items() if own in PART_STYLE and not name.startswith("linear"))
+"""HuggingFace's names of single matrices, which patterns of modules are matched with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
