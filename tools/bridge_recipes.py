@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import importlib.abc
 import importlib.machinery
+import re
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ SECTIONS = (PRECISIONS, f"{BRIDGE}.training.comm_overlap")
 REAL = (
     *SECTIONS, f"{BRIDGE}.utils.cuda_graph",
     f"{BRIDGE}.models.deepseek.deepseek_v4_bridge", f"{BRIDGE}.recipes", f"{BRIDGE}.perf_recipes",
-    f"{BRIDGE}.diffusion.recipes",
+    f"{BRIDGE}.diffusion.recipes", f"{BRIDGE}.peft.lora",
 )  # fmt: skip
 ABSENT = ("torch", "transformers", "datasets", "omegaconf", "hydra", "nemo_run", "transformer_engine", "megatron")
 GIVE_MODELS = ("to_megatron_provider", "get_model_config", "to_text_provider", "provider_bridge")
@@ -66,11 +67,20 @@ class Held(metaclass=Class):
     def __ge__(self, _: object) -> bool:
         return True
 
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
 
 def provider(hub: str) -> Any:
     """The model of a name on the hub; sizes of its preset that recipes read are no settings of theirs."""
     model = model_of_tokenizer(hub)
     sizes: dict[str, Any] = {"hub": hub, "vocab_size": 1, "rotary_base": 10000}  # models/gpt_provider.py
+    sizes |= dict.fromkeys(
+        ("context_parallel_size", "tensor_model_parallel_size"), 1
+    )  # megatron/core ModelParallelConfig
     if model is not None:
         sizes |= {"num_layers": model.num_layers, "mtp_num_layers": model.num_mtp_layers or None}
     return Class("GPTModelProvider", (Held,), sizes)()
@@ -110,7 +120,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
-    """Name and configuration of every recipe for pre-training that takes no parameters.
+    """Name and configuration of every recipe that needs no parameters.
 
     Recipes of benchmarks stand before those of the library that have their name (scripts/training/recipe_metadata.py).
     """
@@ -124,23 +134,31 @@ def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
         for path in sorted((source / "megatron" / "bridge" / folder).rglob("*.py")):
             module = ".".join(path.relative_to(source).with_suffix("").parts)
             for name in recipe_names(ast.parse(path.read_text(encoding="utf-8"))):
-                made = getattr(importlib.import_module(module), name)()
+                try:
+                    made = getattr(importlib.import_module(module), name)()
+                except (NotImplementedError, TypeError) as why:
+                    print(f"left out {name}: {why}", file=sys.stderr)
+                    continue
                 if isinstance(made.mixed_precision, str):
                     made.mixed_precision = getattr(importlib.import_module(PRECISIONS), made.mixed_precision)()
                 yield name, made
 
 
 def recipe_names(tree: ast.Module) -> Iterator[str]:
-    """Recipes for pre-training that a module defines, or imports under a name of its own."""
+    """Recipes that a module defines without needed parameters, or imports under a name of its own."""
     for node in tree.body:
         match node:
-            case ast.FunctionDef(name=name) if not node.args.args:
+            case ast.FunctionDef(name=name) if len(node.args.args) == len(node.args.defaults):
                 named = [name]
             case ast.ImportFrom(names=names):
                 named = [one.asname for one in names if one.asname]
             case _:
                 named = []
-        yield from (one for one in named if one[0] != "_" and "pretrain" in one and one.endswith("_config"))
+        yield from (one for one in named if RECIPE.fullmatch(one))
+
+
+RECIPE = re.compile(r"[a-z]\w*_(?:pretrain|sft|peft)(?:_\w+)?_config")
+"""The name of a recipe."""
 
 
 def given(section: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
     )
 
 
-ASKS = ("give --model", "does not set", "depends on", "exits before", "does not start it")
+ASKS = ("give --model", "does not set", "depends on", "exits before", "wants arguments", "does not start it")
 """What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
 
 

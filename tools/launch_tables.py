@@ -68,7 +68,7 @@ def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nemo(bridge: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name, model and settings of every recipe for pre-training."""
+    """Name, model and settings of every recipe."""
     found = {name: (_model(made), _settings(made)) for name, made in reversed(list(configurations(bridge)))}
     return ((name.removesuffix("_config"), *found[name]) for name in sorted(found, key=lambda n: (found[n][0], n)))
 
@@ -90,6 +90,10 @@ def _settings(made: Any) -> dict[str, Any]:
     for name, value in (pair for one in sections for pair in given(one).items()):
         plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
+    if made.peft is not None:
+        keys = load_framework("nemo").adapters.values()
+        of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
+        found |= {key: value for key, value in of_adapters.items() if value is not None}
     return {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
 
 

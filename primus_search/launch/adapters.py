@@ -60,7 +60,7 @@ def keys_of(framework: Framework) -> LoraKeys:
     if not own:
         return LoraKeys()
     named: dict[str, Any] = {name: (own[name],) for name in ("rank", "alpha", "dropout", "modules")}
-    return LoraKeys(when={own["switch"]: "true"} if "switch" in own else {}, **named)
+    return LoraKeys(when={own["switch"]: "true"} if "switch" in own else {own["rank"]: "[1-9]*"}, **named)
 
 
 def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:

@@ -133,10 +133,9 @@ def projected_lines(space: Space, f: Mapping[str, Any], basis: str) -> list[str]
     named += [f"extrapolated {', '.join(one['part'] for one in guessed)}"] if guessed else []
     lines += _filled("; ".join(named), "RESTS")
     lines += _side_by_side(f)
-    left = [
-        *[f"not modelled: {line}" for line in f.get("not_modelled", ())],
-        *(n for n in notes if FIRST_STEP not in n),
-    ]
+    unpriced = [f"not modelled: {one}" for one in f.get("not_modelled", ())]
+    left = [*(note for note in notes if FIRST_STEP not in note), *unpriced]
+    left.sort(key=lambda note: (not note.startswith("assumed"), not note.startswith("not modelled")))
     for place, note in enumerate(left):
         more = _filled(note, "NOTE", NOTE_LINES)
         if len(lines) + len(more) + 1 > LINES - (place + 1 < len(left)):

@@ -314,6 +314,28 @@ def test_a_part_of_the_weights_is_refused_by_the_setting_that_trains_it(folder: 
         read_experiment(folder / name, 16)
 
 
+VERL_SFT = """
+if [ "$#" -lt 2 ]; then
+    echo "Usage: run.sh <nproc_per_node> <save_path>"
+    exit 1
+fi
+torchrun --standalone --nnodes=1 --nproc_per_node=$1 -m verl.trainer.fsdp_sft_trainer \\
+    data.train_batch_size=128 data.micro_batch_size_per_gpu=2 data.max_length=2048 \\
+    +data.response_dict_keys=['answer'] \\
+    model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct model.lora_rank=16 model.target_modules=all-linear \\
+    trainer.default_local_dir=$2
+"""
+
+
+def test_a_script_that_wants_arguments_is_read_with_them_and_says_so_without(folder: Path) -> None:
+    (folder / "tune.sh").write_text(VERL_SFT, encoding="utf-8")
+    with pytest.raises(InputError, match=r"wants arguments: primus-search project .*--args '<1> <2>'"):
+        read_experiment(folder / "tune.sh")
+    read = read_experiment(folder / "tune.sh", arguments=("4", "out"))
+    assert read.world.gpus == 4 and read.row["micro_batch_size"] == 2 and read.seq_length == 2048
+    assert read.tuning["lora"]["rank"] == 16 and read.model is not None and read.model.name == "qwen2.5_0.5b"
+
+
 @pytest.mark.parametrize(
     ("pattern", "modules"),
     [

@@ -1,6 +1,8 @@
 """Recipes of Megatron-Bridge by name: the table, what of it is read, and commands that run one."""
 
+import datetime
 import json
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -20,12 +22,14 @@ from primus_search.launch.world import World
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import model_arguments
 from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.values.model.adapters import DEFAULT_MODULES
 from tests.support.judge.checkouts import needs, sources
 
 ROOT = Path(__file__).parents[2]
 
 NAMED = [name for name in recipes() if "gpu_" in name]
 """Recipes whose name has GPUs and a device: those of benchmarks (megatron/bridge/perf_recipes) and of the library."""
+TUNED = [name for name in NAMED if "_sft_" in name or "_peft_" in name]
 REFUSED = (
     "which no preset is", "is not modelled", "names no model", "do not split into whole micro-batches",
 )  # fmt: skip
@@ -49,7 +53,8 @@ def test_the_table_is_what_the_recipes_of_bridge_return() -> None:
 @pytest.mark.slow
 def test_every_recipe_on_known_devices_is_read_or_refused_by_name() -> None:
     """Read: with model, length and batch, 406 of 500."""
-    known = [name for name in NAMED if set(name.split("_")) & set(names(FileKind.HARDWARE))]
+    devices = set(names(FileKind.HARDWARE))
+    known = [name for name in NAMED if set(name.split("_")) & devices and name not in TUNED]
     assert len(known) >= 490
     refused = Counter[str]()
     for name in known:
@@ -62,12 +67,52 @@ def test_every_recipe_on_known_devices_is_read_or_refused_by_name() -> None:
     assert refused.total() <= 0.21 * len(known), refused
 
 
+def test_a_recipe_that_tunes_a_model_is_a_job_that_does() -> None:
+    assert len(TUNED) >= 200
+    drawn, read = random.Random(datetime.date.today().toordinal()).sample(TUNED, 20), 0
+    for name in drawn:
+        try:
+            tuning = start(Path(f"{name}_config"), "", 0).experiment.tuning
+        except (PrimusSearchError, ValueError) as error:
+            assert any(why in str(error) for why in (*REFUSED, "not modelled")), (name, str(error))
+            continue
+        settings, read = recipes()[name].settings, read + 1
+        if "_sft_" in name:
+            assert tuning == {"task": "sft"}, name
+        else:
+            assert tuning["task"] == "lora" and tuning["lora"]["rank"] == settings["peft.dim"], name
+    assert read >= 8
+
+
+def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
+    recipe = "llama31_8b_peft_1gpu_h100_bf16_config"
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node 1 scripts/training/run_recipe.py --recipe {recipe} peft.dim=64\n")
+    assert read_experiment(script).tuning["lora"]["rank"] == 64
+    assert read_experiment(Path(recipe)).tuning["lora"] == {
+        "rank": 8,
+        "alpha": 16.0,
+        "dropout": 0.0,
+        "modules": list(DEFAULT_MODULES),
+    }
+
+
+def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "llama3.py"
+    file.write_text("def llama31_8b_peft_1gpu_h100_bf16_config(peft_scheme='lora'):\n    return megatron.bridge\n")
+    with pytest.raises(
+        InputError, match="holds 1 recipes; name one: primus-search project --recipe llama31_8b_peft_1gpu"
+    ):
+        read_experiment(file)
+
+
 def test_recipes_change_no_size_of_their_model_but_the_two_that_are_read() -> None:
     for name, recipe in recipes().items():
         model = model_of_tokenizer(recipe.model)
         if model is not None and "hidden_size" not in recipe.settings:
             sizes = model_arguments(model)
-            given = recipe.settings.keys() & model_keys() - RESIZED.keys() - {"make_vocab_size_divisible_by"}
+            of_no_size = {"make_vocab_size_divisible_by", "position_embedding_type", "mtp_hybrid_override_pattern"}
+            given = recipe.settings.keys() & model_keys() - RESIZED.keys() - of_no_size
             assert {key: recipe.settings[key] for key in given if recipe.settings[key] != sizes.get(key)} == {}, name
 
 

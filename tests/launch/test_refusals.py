@@ -155,7 +155,7 @@ def test_a_job_that_stops_in_its_first_step_is_priced_and_named(tmp_path: Path) 
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
     assert "Megatron-LM stops in the first step - a model with experts under tensor parallelism" in said
-    assert done.output.startswith("48.3 B parameters, 32 layers, TP2 PP1 EP2")
+    assert "48.3 B parameters, 32 layers | TP2 PP1 EP2" in done.output
 
 
 def test_a_rule_of_hopper_binds_no_blackwell_and_a_log_is_not_refused(tmp_path: Path) -> None:

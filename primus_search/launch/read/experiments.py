@@ -88,10 +88,11 @@ def read_experiment(
         with readable(shown(path)):
             return of_recipe(path, NamedRecipe(path.name), world, model, of_settings)
     text = read_text(path, most=MAX_TABLE_BYTES)
-    reader = _reader_of(path, text)
+    is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
+    started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
+    reader = _reader_of(path, started + text)
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text))])
-    started = f"set -- {shlex.join(arguments)}; " if arguments else ""  # in the first line: numbers of lines stay
     with readable(shown(path)):
         if path.suffix in OVERRIDDEN:
             return reader(path, text, world, model, arguments)

@@ -49,9 +49,13 @@ def as_script_text(text: str) -> str:
 def fitting(model: Model | None, found: Settings, *, is_given: bool) -> Model | None:
     """The model that settings of a contract start: none where they size one, without prediction layers that are off.
 
-    Raises ValueError where they change its layers.
+    A named model stays where the settings size that very one and have it built by a function. Raises ValueError where
+    they change its layers.
     """
-    if model is None or ("hidden_size" in found and "num_layers" in found and not is_given):
+    is_built = (
+        found.get("spec") is not None and model is not None and str(found.get("hidden_size")) == str(model.hidden)
+    )
+    if model is None or ("hidden_size" in found and "num_layers" in found and not is_given and not is_built):
         return None
     layers, predicted = found.get("num_layers"), found.get("mtp_num_layers")
     if layers is not None and str(layers) != str(model.num_layers):

@@ -17,7 +17,7 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
-from primus_search.files.source import parse
+from primus_search.files.source import parse, shown
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import is_off, shortened, whole
 from primus_search.launch.experiment import Experiment, settled
@@ -50,6 +50,8 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
         given = _of_script(path, text, one)[0] if has_command else given
         if (has_command or not is_script) and one.where and all(_has(given, *pair) for pair in one.where.items()):
             return one
+        if has_command and not given and one.where and all(key.rstrip("*") in text for key in one.where):
+            return one  # it wants arguments that it was not started with
         if has_command and not one.where:
             return one
     return None
@@ -101,6 +103,8 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
     return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
+_PLACES = re.compile(r"\$\{?([1-9])\b")
+"""Arguments that a script is started with."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
@@ -152,6 +156,9 @@ def read_launcher(
         given = _of_document(path, text)
     else:
         given, words, variables = _of_script(path, text, launcher)
+        if not words:
+            arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, _PLACES.findall(text)), default=1) + 1))
+            raise ValueError(f"wants arguments: primus-search project {shown(path)} --args '{arguments}'")
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
 
@@ -229,7 +236,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
     """Settings under the names of the contract, and a note of each that is not among them."""
     read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
     read |= {*launcher.adapters, *launcher.lora.read, *launcher.refused, *launcher.sizes}
-    of_formulas = names_in(launcher)
+    of_formulas, counts = names_in(launcher), settings_read(launcher.contract)
     found: dict[str, Any] = {}
     notes: list[str] = []
     for key, value in given.items():
@@ -241,6 +248,8 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
             notes += [] if meant is not None else [f"{key}: {shortened(value)}"]
         elif key in launcher.renamed:
             found[launcher.renamed[key]] = value
+        elif bare in counts and key not in (*read, *launcher.irrelevant):
+            found[bare] = value  # whatever pattern of names without effect it fits
         elif (
             any(fnmatchcase(key, one) for one in (*read, *launcher.irrelevant))
             or key.startswith(f"{launcher.config}.")
@@ -271,8 +280,6 @@ def of_axes(
     if row.get("sharding") == "fsdp2":
         row |= sharded(copies, ranks // copies) if ranks > copies else {"sharding": "none"}
     row |= {"deepep": False} if row.get("ep", 1) == 1 else {}
-    if row.get("sharding") in ("fsdp2", "hsdp") and row["pp"] > 1:  # the one contract that has both
-        framework, row = load_framework("torchtitan"), {k: v for k, v in row.items() if k != "dispatch_backend"}
     row |= {"pipeline_layout": "balanced"} if model and model.num_layers % (row["pp"] * row["vpp"]) else {}
     length, batch = found.get("seq_length"), found.get("global_batch_size")
     return Experiment(

@@ -6,6 +6,11 @@ not_read(Path("train.py"), text)     "is Python (a recipe of Megatron-Bridge), w
 import re
 from pathlib import Path
 
+from primus_search.launch.read.recipes import recipes
+
+_FUNCTION = re.compile(r"^def ([a-z]\w{1,200}_config)\(|\bas ([a-z]\w{1,200}_config)\b", re.MULTILINE)
+"""A function of a Python file that may be a recipe, or one that it imports under another name."""
+MOST_NAMED = 12
 KINDS: tuple[tuple[str, str, str], ...] = (
     (r"\.py$", r"torchtitan", "is Python (torchtitan) without a function that returns a Trainer.Config"),
     (r"\.py$", r"megatron\.bridge|nemo\.", "is Python (a recipe of Megatron-Bridge or NeMo), which is not run"),
@@ -39,6 +44,11 @@ FOUND = {
 
 def not_read(path: Path, text: str) -> str:
     """What the file is, and the `project` command with the sizes that stand in it."""
+    if names := [
+        name for pair in _FUNCTION.findall(text) for name in pair if name.removesuffix("_config") in recipes()
+    ]:
+        shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
+        return f"holds {len(names)} recipes; name one: primus-search project --recipe {names[0]} ({shown})"
     kind = next(what for end, has, what in KINDS if re.search(end, path.name) and re.search(has, text, re.MULTILINE))
     return f"is no experiment: it {kind}; the same job is priced by {command(text)}"
 

@@ -21,6 +21,7 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.files.source import did_you_mean
+from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import same, translated
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.megatron import model_keys
@@ -37,8 +38,10 @@ RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
 VISION = "vision tower: more memory, slower (its layers and images are not priced; the model of text is)"
 RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
 """A program of Megatron-Bridge that is given a recipe."""
-_OVERRIDE = re.compile(r"\A\+{0,2}~?[a-z]\w*+\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
+_OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
 _GPUS = re.compile(r"_([0-9]+)gpu_")
+_TUNED = re.compile(r"_sft(?:_|$)")
+"""In the name of a recipe that starts from trained weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +97,11 @@ def of_recipe(
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
-    settings = {**of_length, **recipe.settings, **changed}
+    settings, adapters = {**of_length, **recipe.settings, **changed}, keys_of(framework)
+    tuning = tuning_in(settings, adapters) or (SFT if _TUNED.search(one.name) else {})
+    settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
+    read = replace(read, tuning=tuning)
     if any(key.startswith("freeze_vision") for key in recipe.settings):
         read = replace(read, not_modelled=(*read.not_modelled, VISION))
     if read.model is not None or not recipe.model:
@@ -118,7 +124,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     for words in reversed(script.commands):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
-        overrides = {found[1]: found[2] for word in words if (found := _OVERRIDE.fullmatch(word))}
+        overrides = {_setting(found[1], found[2]): found[3] for word in words if (found := _OVERRIDE.fullmatch(word))}
         overrides = {key: given[key] for key in table["settings"] if key in given} | overrides
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
@@ -128,6 +134,12 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         return NamedRecipe(name, overrides, World(gpus, per_node) if gpus else world_of(words, bash.slurm(text)))
     raise ValueError("starts no program with --recipe NAME")
+
+
+def _setting(section: str, name: str) -> str:
+    """A setting as the table of recipes has it: by its last name, but those of adapters."""
+    whole = f"{section}.{name}"
+    return whole if whole in keys_of(load_framework("nemo")).read else name
 
 
 def _name(given: Mapping[str, str], precisions: Mapping[str, str]) -> str:
