@@ -92,7 +92,6 @@ def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
     assert read_experiment(Path(recipe)).tuning["lora"] == {
         "rank": 8,
         "alpha": 16.0,
-        "dropout": 0.0,
         "modules": list(DEFAULT_MODULES),
     }
 
