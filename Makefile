@@ -24,13 +24,14 @@ test test-full check: export PYTHONDONTWRITEBYTECODE =
 # Benchmarks import models and devices that the tests share.
 bench bench-gpu: export PYTHONPATH = .
 
-.PHONY: run test test-full check judges bench bench-gpu clean help
+.PHONY: run test test-full check newest judges bench bench-gpu clean help
 
 help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
 	@echo "make test       set up, run the whole test suite"
 	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
 	@echo "make check      ruff, mypy --strict, import layers, the fastest files of tests: within a minute"
+	@echo "make newest     settings of the newest releases on PyPI that have no verdict here (test-full warns of them)"
 	@echo "make judges     the frameworks' own checks on our launch files; PRIMUS_SEARCH_CLIENTS names their sources"
 	@echo "make bench      benchmarks of the search, its projections and schedules (docs/dev/performance_log.md)"
 	@echo "make bench-gpu  measure this machine's accelerator, if it has one"
@@ -57,6 +58,14 @@ test: $(READY)
 
 test-full: $(READY)
 	$(BIN)/python -m pytest -m full
+	-$(MAKE) newest
+
+# Settings of the newest releases on PyPI that have no verdict here (framework=package); none found at all fails, too.
+NEWEST := nemo=megatron-core torchtitan=torchtitan
+newest: $(READY)
+	@folder=$$(mktemp -d); failed=0; for each in $(NEWEST); do \
+	$(PIP) --no-deps --target $$folder/$${each%%=*} $${each#*=} && \
+	$(BIN)/python -m tools.setting_verdicts $${each%%=*} $$folder/$${each%%=*} || failed=1; done; rm -rf $$folder; exit $$failed
 
 check: $(READY)
 	$(BIN)/ruff format --check .
