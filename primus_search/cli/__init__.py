@@ -16,7 +16,7 @@ import signal
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -45,10 +45,15 @@ SHOW_TRACEBACK = "PRIMUS_SEARCH_TRACEBACK"
 SELDOM = 300_000
 
 
+COMPLETED = ("model", "hardware", "stack", "framework", "space", "sweep")
+"""Parameters whose values shells complete by the names of shipped files, where the table does not say otherwise."""
+
+
 def option(command: str, name: str) -> dict[str, Any]:
-    """The row of an argument or option in the table, its flags included."""
+    """The row of an argument or option in the table, its flags and what completes its values included."""
     row: dict[str, Any] = TABLE[command].get(name) or SHARED[name]
-    return {"flags": "--" + name.replace("_", "-")} | row
+    values = name.upper() if name in COMPLETED else ""
+    return {"flags": "--" + name.replace("_", "-"), "values": values} | row
 
 
 def overrides(command: str, given: Mapping[str, Any]) -> list[str]:
@@ -69,9 +74,38 @@ def overrides(command: str, given: Mapping[str, Any]) -> list[str]:
 def _typed(row: Mapping[str, Any]) -> Any:
     """What typer takes for a row."""
     known = {name: row[name] for name in ("help", "metavar", "min", "max") if name in row}
+    if row["values"]:
+        known["autocompletion"] = _offer(row["values"])
     if "argument" in row:
         return typer.Argument(**known | {"metavar": row["argument"] or None})
     return typer.Option(*row["flags"].split(), **known)
+
+
+def _offer(values: str) -> Callable[[str], list[str]]:
+    """What completes a value: names of a kind of file, the last one of a list, or the letters of the last run."""
+
+    def offered(incomplete: str) -> list[str]:
+        head, comma, last = incomplete.rpartition(",")
+        return [f"{head}{comma}{name}" for name in _names(values) if name.startswith(last)]
+
+    return offered
+
+
+def _names(values: str) -> Collection[str]:
+    from primus_search.files.search_path import FileKind, names
+
+    if values in FileKind.__members__:
+        return names(FileKind[values])
+    if values == "RECIPE":
+        from primus_search.launch.read.recipes import recipes
+
+        return recipes()
+    from primus_search.exploration.run_folder.saved_run import SavedRun, last_run
+
+    try:
+        return [one.letter for one in SavedRun.open(last_run()).answer.choices]
+    except PrimusSearchError:
+        return ()
 
 
 class _LazyGroup(TyperGroup):

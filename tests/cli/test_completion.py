@@ -1,5 +1,7 @@
 """Shells complete commands and options, without loading what a command loads."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -33,3 +35,31 @@ def test_bash_is_offered_the_options_of_a_command(command: str, option: str) -> 
 def test_other_shells_are_told_what_a_command_does(shell: str) -> None:
     offered = " ".join(completed(shell, "primus-search comp"))
     assert "compare" in offered and "Two runs" in offered
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("primus-search ask llama3.3", "llama3.3_70b"),
+        ("primus-search ask llama3_8b h100,mi35", "h100,mi355x"),
+        ("primus-search project --model qwen3_3", "qwen3_30b_a3b"),
+        ("primus-search run mixtral_8x22b --framework prim", "primus"),
+        ("primus-search run mixtral", "mixtral_8x22b_mi355x"),
+        (
+            "primus-search project --recipe llama31_405b_pretrain_1024gpu_h100_f",
+            "llama31_405b_pretrain_1024gpu_h100_fp8cs",
+        ),
+        ("primus-search nightly ni", "nightly"),
+    ],
+)
+def test_names_of_shipped_files_are_offered_as_values(line: str, offered: str) -> None:
+    found = completed("bash", line)
+    assert offered in found and all(one.startswith(line.split(" ")[-1]) for one in found)
+
+
+def test_letters_of_the_last_run_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert completed("bash", "primus-search explain ") == [""]
+    narrow = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none", "--bench", "off"]
+    assert CliRunner().invoke(app, ["run", "llama3_8b_mi300x", *narrow]).exit_code == 0
+    assert completed("bash", "primus-search explain ")[0] == "A"
