@@ -136,7 +136,7 @@ def test_the_schema_only_changes_on_purpose() -> None:
         "recompute", "recompute_num_layers", "recompute_method", "sharding", "shard_group", "loss_fusion",
         "overlap_grad_reduce", "grouped_gemm", "sequence_parallel", "pipeline_layout", "offload_layers",
         "offload_modules", "microbatch_group", "exchange_overlap", "cuda_graph", "tp_overlap", "cp_comm",
-        "state_format", "optimizer", "optimizer_offload", "fp8_attention", "dispatch_backend",
+        "hybrid_cp", "state_format", "optimizer", "optimizer_offload", "fp8_attention", "dispatch_backend",
     ]  # fmt: skip
     assert schema["required"] == ["model", "hardware", "workload"]
 
