@@ -9,6 +9,7 @@ listed as one that can matter for neither (`spaces/keys/*.yaml`); what is none o
 """
 
 import fnmatch
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -196,8 +197,12 @@ def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:
 
 VALUE = "$value"
 """What stands for the value of a translated key."""
-NEGATION = "no_"
-"""`no_X: true` means `X: false` in Megatron's family."""
+_NEGATION = re.compile(r"^(?:no|disable)_")
+
+
+def positive_of(key: str) -> str:
+    """The setting that a key of Megatron's family switches off, `X` of `no_X` and `disable_X`; else the key itself."""
+    return _NEGATION.sub("", key)
 
 
 def translated(framework: Framework, given: Settings) -> tuple[dict[str, Any], dict[str, str]]:
@@ -227,7 +232,7 @@ def _meaning(framework: Framework, table: KnownKeys, key: str, value: Any) -> Se
         words = table.translated[key].items()
         found = next((s for word, s in words if fnmatch.fnmatch(str(value).lower(), word)), {})
         return {name: value if meant == VALUE else meant for name, meant in found.items()} if value is not None else {}
-    positive = key.removeprefix(NEGATION)
+    positive = positive_of(key)
     if positive != key and (positive in table.effects or positive in framework.spelled):
         return {positive: False} if not is_off(value) else {}
     return {key: value}
@@ -319,9 +324,8 @@ def _verdict(
         numbers = [axis for axis in axes if framework.spellings[axis].key == key]
         if any(not framework.spellings[axis].modules for axis in numbers):  # read as it stands
             return None
-        positive = framework.effects.get(key.removeprefix(NEGATION))
-        if positive and key.startswith(NEGATION):
-            return f" (not priced: {positive})"
+        if positive_of(key) != key and positive_of(key) in framework.effects:
+            return f" (not priced: {framework.effects[positive_of(key)]})"
         return f" (projected as {', '.join(f'{axis}={row[axis]}' for axis in axes)})"
     if key in read or key in readable_keys() or key in table.switches or is_ignored(framework, table, key):
         return None
@@ -331,7 +335,11 @@ def _verdict(
 def is_ignored(framework: Framework, table: KnownKeys, key: str) -> bool:
     """Whether a key is listed as one that can matter for neither time nor memory, by its name or a pattern."""
     patterns = (*framework.ignored, *(name for name in table.irrelevant if "*" in name))
-    return key in table.irrelevant or key in table.companions or any(fnmatch.fnmatch(key, one) for one in patterns)
+    listed = (key, positive_of(key))
+    return any(
+        one in table.irrelevant or one in table.companions or any(fnmatch.fnmatch(one, pattern) for pattern in patterns)
+        for one in listed
+    )
 
 
 def _is_priced(framework: Framework, key: str, value: Any) -> bool:
