@@ -19,7 +19,7 @@ from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, locked, read_text, write_whole
 from primus_search.base.version import __version__
 from primus_search.files.plain_forms import Plain, from_plain, to_plain
-from primus_search.files.search_path import FileKind, names
+from primus_search.files.search_path import roots
 from primus_search.nightly.figures import Accuracy, ClusterFigures
 from primus_search.space import Axis, ClusterChoice, Constraint, SearchSettings, Space
 from primus_search.values.layout import Layout
@@ -165,10 +165,11 @@ def _axis(today: Axis, before: list[Plain]) -> Axis:
 
 
 PACKAGE = Path(__file__).resolve().parent.parent
-NUMERIC = ("cost", "schedule", "space", "exploration", "declare", "runs", "values")
-"""Packages that can move a figure; with the modules beside them. The others print, measure or export."""
+MOVES_NOTHING = ("analysis", "cli", "launch", "measure", "nightly", "report", "session")
+"""Rooms that print, measure or start jobs; a module of any other one can move a figure."""
 
-DATA = (FileKind.HARDWARE, FileKind.HARDWARE_BASE, FileKind.STACK, FileKind.STACK_BASE, FileKind.MODEL)
+DATA = ("hardware", "spaces/models", "spaces/keys")
+"""Folders of data that figures depend on: devices, stacks, frameworks, measured ranges, models, known keys."""
 DEPENDENCIES = ("numpy", "numba", "scipy", "pydantic", "pyyaml")
 
 
@@ -176,12 +177,16 @@ def code_hashes() -> dict[str, str]:
     """Hash of every module and table that can move a figure, by its path in the package (`cost/laws/gemm.py`)."""
     files = sorted((*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml")))
     paths = {path.relative_to(PACKAGE): path for path in files}
-    return {own.as_posix(): _sha(path) for own, path in paths.items() if own.parts[0] in (*NUMERIC, own.name)}
+    return {own.as_posix(): _sha(path) for own, path in paths.items() if own.parts[0] not in MOVES_NOTHING}
 
 
 def data_hashes() -> dict[str, str]:
-    """Hash of every hardware, stack and model file (`hardware/mi300x.yaml`)."""
-    return {f"{kind.folder}/{path.name}": _sha(path) for kind in DATA for path in names(kind).values()}
+    """Hash of every file of `DATA` by its path below the root that it is read from (`hardware/mi300x.yaml`)."""
+    found: dict[str, Path] = {}
+    for root in reversed(roots()):
+        files = (path for folder in DATA for path in sorted((root / folder).rglob("*.*")) if path.is_file())
+        found |= {path.relative_to(root).as_posix(): path for path in files}
+    return {name: _sha(path) for name, path in found.items()}
 
 
 def dependency_versions() -> dict[str, str]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.kernel_evidence import kernel_evidence, sentence
 from primus_search.base.errors import InputError
 from primus_search.cli import app
-from primus_search.cost.confidence.coverage import kernel_evidence, sentence
 from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s, send_s
 from primus_search.cost.laws.expert_products import expert_products_s

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import primus_search
 from primus_search.declare import load_space, make_space
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.files.hardware_files import load_hardware
@@ -16,9 +17,11 @@ from primus_search.files.plain_forms import Leaf, differences, from_plain, to_pl
 from primus_search.files.search_path import FileKind, names
 from primus_search.nightly.baseline import (
     GROUPS,
+    MOVES_NOTHING,
     Baseline,
     BaselineState,
     code_hashes,
+    data_hashes,
     dependency_versions,
     inputs_of,
     with_groups,
@@ -117,6 +120,20 @@ def test_code_that_moves_figures_is_hashed() -> None:
     assert {"values/knobs/knobs.toml", "values/model/decoder.py", "cost/laws/gemm.py", "values/candidates.py"} <= set(
         code_hashes()
     )
+
+
+def test_modules_of_every_room_count_but_of_those_that_move_no_figure() -> None:
+    rooms = {path.parent.name for path in Path(primus_search.__file__).parent.glob("*/__init__.py")}
+    hashed = {name.partition("/")[0] for name in code_hashes()}
+    assert set(MOVES_NOTHING) <= rooms
+    assert rooms - set(MOVES_NOTHING) == hashed & rooms
+
+
+def test_data_of_frameworks_and_evidence_count() -> None:
+    found = data_hashes()
+    for name in ("hardware/mi300x.yaml", "hardware/frameworks/primus.yaml", "spaces/models/llama3_8b.yaml"):
+        assert name in found
+    assert any(name.startswith("hardware/sites/") for name in found)
 
 
 def test_work_is_the_same_every_time() -> None:
