@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from primus_search.analysis.labels import counted
 from primus_search.base.guards.files import table_beside
 from primus_search.schedule import algorithm
 from primus_search.values.knobs import KNOBS
@@ -38,7 +39,8 @@ def in_words(row: Row) -> str:
 
 def _sharding_words(row: Row) -> str:
     shards = row["dp"] * row["cp"]
-    return WORDS["sharding"][row["sharding"]].format(dp=row["dp"], shards=shards, group=row[_SHARDING_DETAIL])
+    replicas = counted(row["dp"], "replica")
+    return WORDS["sharding"][row["sharding"]].format(replicas=replicas, shards=shards, group=row[_SHARDING_DETAIL])
 
 
 def _chunks(row: Row) -> str:
@@ -92,7 +94,7 @@ def difference_in_words(row: Row, first: Row) -> str:
     if row["sharding"] == first["sharding"]:
         found.pop("sharding", "")
     elif row["dp"] > 1:
-        found["sharding"] = own["sharding"].removeprefix(f"{row['dp']} replicas, ")
+        found["sharding"] = own["sharding"].removeprefix(f"{counted(row['dp'], 'replica')}, ")
     switched = [knob.in_words(row) for knob in KNOBS if row[knob.name] != first[knob.name]]
     return ", ".join(filter(None, [*found.values(), *switched])) or "as A"
 
