@@ -161,7 +161,7 @@ def _trust(ranking: RankingTable, evaluator: Evaluator) -> tuple[str, ...]:
     gain = None if evidence in (MEASURED, RUN) else unmeasured_gain(evaluator.projector, one)
     supposed = supposed_band(ranking.choice.cluster, ranking.job.model)
     if ancestor := ranking.job.accelerator.ancestor:
-        rests = f"a planned device that nobody measured, at the efficiencies of {ancestor} with a spread"
+        rests = f"a device that nobody measured, at the efficiencies of {ancestor} with a spread"
     elif evidence == RUN:
         rests = "an own run of this very row"
     elif supposed is not None:

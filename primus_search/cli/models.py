@@ -215,7 +215,8 @@ def _print_machines(every: dict[str, "Hardware"], stacks: list[str]) -> None:
     header = ("hardware", "BF16 TF", "FP8 TF", "HBM GB", "GB/s", "domain", "link GB/s", "NICs GB/s")
     print_table(header, rows, numbers=(1, 2, 3, 4, 6, 7))
     typer.echo(
-        "TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.\n*: planned, never measured."
+        "TF: 10^12 FLOP/s, dense peak. GB/s: per device (NICs: per node), one direction.\n"
+        "*: never measured (planned, or a card of a data sheet)."
     )
     typer.echo(textwrap.fill(f"Software stacks: {', '.join(stacks)}", 80, subsequent_indent="  "))
     typer.echo("Every number with its source: primus-search hardware NAME")

@@ -10,7 +10,7 @@ from primus_search.declare import variants
 from primus_search.declare.file_problems import FileProblems
 from primus_search.declare.space_schema import SpaceFile
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
-from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, site_of
+from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, on_gpus, site_of
 from primus_search.files.search_path import title
 from primus_search.files.source import Keys, did_you_mean, join_words
 from primus_search.space import ClusterChoice
@@ -79,15 +79,22 @@ class MachineReader:
         return flags[0] if len(flags) == 1 else given[-1] if given else "nodes"
 
     def _of_gpus(self, shape: SpaceFile, machines: Sequence[variants.Machine]) -> list[tuple[variants.Machine, int]]:
-        """Every machine with the nodes that hold the wanted devices; a problem where these are no whole nodes."""
+        """Every machine with the nodes that hold the wanted devices, or a part of one; a problem where these are no
+        whole nodes."""
         found = []
         for machine in machines:
             per_node = shape.gpus_per_node or machine.hardware.network.gpus_per_node
             for i, gpus in enumerate(shape.gpus):
+                if 0 < gpus < per_node and shape.gpus_per_node is None:
+                    hardware = machine.hardware
+                    part = replace(hardware, network=on_gpus(hardware.network, gpus))
+                    found.append((replace(machine, hardware=part), 1))
+                    continue
                 found.append((machine, gpus // per_node))
                 if gpus < 1 or gpus % per_node or gpus // per_node > MAX_NODES:
                     near = join_words([gpus // per_node * per_node or per_node, (gpus // per_node + 1) * per_node])
-                    what = f"{gpus} devices are no whole nodes of {per_node} {machine.hardware.name}; use {near}"
+                    whole = f"whole nodes of {per_node} {machine.hardware.name}"
+                    what = f"{gpus} devices are no {whole}; use {near}, or give gpus_per_node"
                     self.noted.problem(("gpus", i), what)
         return found
 

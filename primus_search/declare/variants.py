@@ -105,6 +105,9 @@ def clusters(
     Raises ValueError where a value is impossible.
     """
     choices, machines, counts = [], [machine for machine, _ in sizes], {count for _, count in sizes}
+    node_sizes: dict[str, set[int]] = {}
+    for one in machines:
+        node_sizes.setdefault(one.hardware.name, set()).add(one.hardware.network.gpus_per_node)
     several_hardware = len({machine.hardware.name for machine in machines}) > 1
     several_stacks = len({machine.stack.reference for machine in machines}) > 1
     named = {machine.framework.name for machine in machines if not machine.is_framework_assumed}
@@ -114,6 +117,7 @@ def clusters(
             (name, value)
             for name, value, is_named in (
                 ("nodes", count, len(counts) > 1),
+                ("gpus_per_node", hard.network.gpus_per_node, len(node_sizes[hard.name]) > 1),
                 ("hardware", hard.name, several_hardware),
                 ("stack", stack.reference, several_stacks),
                 ("framework", machine.framework.name, len(named) > 1),

@@ -72,7 +72,9 @@ class Rung:
         return self.days * self.tokens_per_s_per_gpu / rate if rate else math.inf
 
 
-_MACHINE = ("nodes", "hardware")
+OF_SIZE = ("nodes", "gpus_per_node")
+"""Labels that tell clusters of one machine apart."""
+_MACHINE = (*OF_SIZE, "hardware")
 
 WORTH: dict[str, Callable[[Rung], float]] = {
     "tokens_per_s_per_gpu": lambda rung: rung.tokens_per_s_per_gpu,

@@ -50,7 +50,7 @@ BASE = "device"
 STACK_KINDS = (FileKind.STACK, FileKind.STACK_BASE)
 """What a stack may extend: another stack, or a base that several share."""
 
-STATUS, PLANNED = "status", "planned"
+STATUS, STATUSES = "status", ("planned", "unmeasured")
 """Key and value of a file whose device nobody can buy yet."""
 LEAST_MISSING = 5
 """Numbers whose lack says that a file was written from a data sheet alone."""
@@ -107,12 +107,12 @@ def load_hardware(
     if EXTENDS not in data:
         return whole
     parent = load_hardware(data[EXTENDS], beside=path.parent)
-    return _planned(whole, parent) if data.get(STATUS) == PLANNED else _as_its_parent(whole, parent)
+    return _unmeasured(whole, parent, data[STATUS]) if STATUS in data else _as_its_parent(whole, parent)
 
 
-def _planned(hardware: Hardware, parent: Hardware) -> Hardware:
-    """The hardware marked as planned by its name, with the device whose efficiencies it has."""
-    name, ancestor = f"{hardware.name} ({PLANNED})", parent.accelerator.ancestor or parent.name
+def _unmeasured(hardware: Hardware, parent: Hardware, status: str) -> Hardware:
+    """The hardware marked with its status by its name, with the device whose efficiencies it has."""
+    name, ancestor = f"{hardware.name} ({status})", parent.accelerator.ancestor or parent.name
     device = replace(hardware.accelerator, name=name, ancestor=ancestor)
     return replace(
         hardware, name=name, accelerator=device, notes=(*hardware.notes, f"{name}: efficiencies of {ancestor}")
@@ -126,8 +126,8 @@ def _of_data_sheet(document: Document, error: InputError) -> InputError:
         return error
     what = (
         f"{len(missing)} numbers are missing that data sheets do not give: add 'extends:' with the nearest device "
-        f"({', '.join(names(FileKind.HARDWARE))}), whose efficiencies then stand in, and 'status: planned' where it is "
-        "not sold yet; see docs/own_hardware.md"
+        f"({', '.join(names(FileKind.HARDWARE))}), whose efficiencies then stand in, and 'status: planned' (not "
+        "sold yet) or 'unmeasured'; see docs/own_hardware.md"
     )
     return InputError([document.problem((), what), *(one for one in error.problems if one not in missing)])
 
@@ -281,8 +281,8 @@ def _parse(document: Document, path: Path) -> Hardware:
     for key in data:
         if key not in _KEYS:
             reading.problem((key,), f"unknown key{did_you_mean(key, _KEYS, reading.problems)}")
-    if data.get(STATUS, PLANNED) != PLANNED:
-        reading.problem((STATUS,), f"is {PLANNED}, or left out")
+    if data.get(STATUS, STATUSES[0]) not in STATUSES:
+        reading.problem((STATUS,), f"is {' or '.join(STATUSES)}, or left out")
     words = {key: _word(reading, data, key) for key in _WORDS}
     price = leaf(float, data[_PRICE], (_PRICE,), 1.0, reading) if _PRICE in data else None
     parts: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from primus_search.analysis.labels import between, chance, counted
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.exploration.result import SearchResult
-from primus_search.exploration.scaling_table import Rung
+from primus_search.exploration.scaling_table import OF_SIZE, Rung
 from primus_search.space import Goal
 
 WIDTH = 80
@@ -52,7 +52,7 @@ def scaling_lines(result: SearchResult, *, is_verbose: bool = False) -> list[str
 def _machine(rung: Rung, rungs: Sequence[Rung]) -> str:
     """The device, and what tells its clusters apart beside their size: `H200`, `H200 hardware.nic_Gbps=100`."""
     peers = [dict(other.labels) for other in rungs if other.device == rung.device]
-    own = {key: value for key, value in rung.labels if key not in ("nodes", "hardware")}
+    own = {key: value for key, value in rung.labels if key not in (*OF_SIZE, "hardware")}
     telling = [f"{key}={value}" for key, value in own.items() if any(peer.get(key) != value for peer in peers)]
     return " ".join([rung.device, *telling])
 

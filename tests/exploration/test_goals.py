@@ -51,8 +51,24 @@ def test_one_size_in_gpus_is_the_same_on_nodes_of_four_and_of_eight(plain: Searc
     assert all(rung.efficiency == 1.0 for rung in plain.rungs if rung.world == 8)
 
 
+def test_devices_that_fill_no_node_are_a_part_of_one() -> None:
+    data = {"model": "llama3_8b", "hardware": ["h100", "mi300x"], "gpus": [1, 2, 8, 16],
+            "workload": {"seq_length": 2048, "global_batch_size": 16}, "space": {"tp": [1, 2]}}  # fmt: skip
+    clusters = make_space(data, environ={}).clusters
+    sizes = [(one.cluster.num_nodes, one.cluster.network.gpus_per_node, one.cluster.world) for one in clusters]
+    assert sizes == 2 * [(1, 1, 1), (1, 2, 2), (1, 8, 8), (2, 8, 16)]
+    assert len({one.labels for one in clusters}) == len(clusters)
+    networks = [one.cluster.network for one in clusters[4:7]]
+    assert [one.domain_size for one in networks] == [1, 2, 8]
+    alone = make_space(data | {"hardware": "h100", "gpus": [2]}, environ={}).cluster
+    other = {name: one for name, one in data.items() if name != "gpus"}
+    assert alone == make_space(other | {"hardware": "h100", "nodes": 1, "gpus_per_node": 2}, environ={}).cluster
+
+
 def test_no_whole_nodes_are_refused_with_the_sizes_beside() -> None:
-    with pytest.raises(InputError, match=r"12 devices are no whole nodes of 8 H200; use 8 or 16"):
+    with pytest.raises(
+        InputError, match=r"12 devices are no whole nodes of 8 H200; use 8 or 16, or give gpus_per_node"
+    ):
         searched(gpus=[12])
 
 

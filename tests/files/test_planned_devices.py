@@ -1,4 +1,4 @@
-"""Planned devices: efficiencies of a named ancestor with a spread, marked wherever they stand."""
+"""Devices that nobody measured: efficiencies of a named ancestor with a spread, marked wherever they stand."""
 
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.values.candidates import Candidates
 
 PLANNED = {"vr200": "GB300", "r100": "GB300", "mi455x": "MI355X", "mi440x": "MI355X"}
+CARDS = dict.fromkeys(("l40s", "rtx_4090", "rtx_a6000", "rtx_pro_6000", "a10"), "A100-80") | {"mi210": "MI250X"}
+ANCESTORS = PLANNED | CARDS
 SHEET = """name: NEWCHIP
 vendor: nvidia
 accelerator:
@@ -25,18 +27,20 @@ accelerator:
 """
 
 
-@pytest.mark.parametrize("name", PLANNED)
-def test_a_planned_device_is_marked_and_names_whose_efficiencies_it_has(name: str) -> None:
+@pytest.mark.parametrize("name", ANCESTORS)
+def test_such_a_device_is_marked_and_names_whose_efficiencies_it_has(name: str) -> None:
     found = load_hardware(name)
-    assert found.accelerator.name.endswith(" (planned)") and found.name == found.accelerator.name
-    assert found.accelerator.ancestor == PLANNED[name]
-    assert found.accelerator.gemm == load_hardware(PLANNED[name].lower()).accelerator.gemm
+    status = "planned" if name in PLANNED else "unmeasured"
+    assert found.accelerator.name.endswith(f" ({status})") and found.name == found.accelerator.name
+    assert found.accelerator.ancestor == ANCESTORS[name]
+    parent = load_hardware(ANCESTORS[name].lower().replace("-", "_"))
+    assert found.accelerator.gemm == parent.accelerator.gemm
 
 
-@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.parametrize("name", ANCESTORS)
 def test_its_band_is_wider_than_its_ancestors_and_rests_on_no_run(name: str) -> None:
     model = load_model("mixtral_8x22b")
-    ours, theirs = (band(load_cluster(one, 8), model, 0) for one in (name, PLANNED[name].lower()))
+    ours, theirs = (band(load_cluster(one, 8), model, 0) for one in (name, ANCESTORS[name].lower().replace("-", "_")))
     assert ours.runs == 0.0
     assert ours.low < theirs.low and ours.high > theirs.high
 
@@ -52,7 +56,7 @@ def test_no_answer_for_a_planned_device_speaks_of_runs_of_its_kind() -> None:
     }
     answer = answer_of(run_search(make_space(data, environ={}), Options(workers=1)))
     assert "VR200 NVL72 (planned)" in answer.job
-    assert "a planned device that nobody measured, at the efficiencies of GB300 with a spread" in answer.trust[0]
+    assert "a device that nobody measured, at the efficiencies of GB300 with a spread" in answer.trust[0]
     assert not any("of this kind" in text for text in answer.trust)
 
 
@@ -93,5 +97,5 @@ def test_a_data_sheet_alone_is_answered_by_the_word_that_completes_it(tmp_path: 
 def test_a_status_of_another_word_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "newchip.yaml"
     path.write_text(SHEET + "extends: b300\nstatus: maybe\n")
-    with pytest.raises(InputError, match="is planned, or left out"):
+    with pytest.raises(InputError, match="is planned or unmeasured, or left out"):
         load_hardware(str(path))

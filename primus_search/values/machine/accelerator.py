@@ -170,8 +170,8 @@ class Accelerator:
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
                           shared with everything else; fitted to training runs, 1 where there are none
-    ancestor              device whose efficiencies stand in for those of one that is planned; empty: it exists
-    spread_low, spread_high  of a planned device: rates that it may reach, over those of its file, 90 % interval
+    ancestor              device whose efficiencies stand in for those of one that nobody measured; empty: it was
+    spread_low, spread_high  of such a device: rates that it may reach, over those of its file, 90 % interval
     tables                measured kernels, asked before the laws; see `cost/laws/measured_correction.py`
     """
 
