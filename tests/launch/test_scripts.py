@@ -58,7 +58,7 @@ elif [ $AC = sel ]; then
   ac="--recompute-activations"
 fi
 options="--num-layers ${LAYERS} --hidden-size 4096 --num-attention-heads 32 --swiglu --vocab-size 32000 --bf16 \\
-  --position-embedding-type rope \\
+  --position-embedding-type rope --max-position-embeddings 2048 \\
   --micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --tensor-model-parallel-size $TP"
 cmd="torchrun --nproc_per_node 8 pretrain.py ${options} ${gqa} ${ac}"
 echo ${cmd}
