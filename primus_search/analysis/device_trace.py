@@ -53,24 +53,35 @@ STEP = "ProfilerStep#"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedStep:
-    """Seconds of one step of one device, the mean of `steps`.
+class StepParts:
+    """Seconds of one step of one device; they add up to it."""
+
+    gemm_s: float
+    attention_s: float
+    exchange_s: float
+    other_s: float
+    idle_s: float
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.__getattribute__(name) for name in StepParts.__dataclass_fields__)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Each part by its name, and the total."""
+        return {name: self.__getattribute__(name) for name in (*StepParts.__dataclass_fields__, "total_s")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep(StepParts):
+    """The mean of `steps` steps.
 
     hidden_exchange_s  exchange beside other kernels, which is part of theirs       ran_on  device | cpu
     """
 
-    attention_s: float
-    gemm_s: float
-    other_s: float
-    exchange_s: float
-    idle_s: float
     hidden_exchange_s: float
     steps: int
     ran_on: str
-
-    @property
-    def total_s(self) -> float:
-        return self.attention_s + self.gemm_s + self.other_s + self.exchange_s + self.idle_s
 
 
 Row = tuple[str, float, float]

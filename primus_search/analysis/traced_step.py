@@ -1,11 +1,10 @@
 """A projected step by what the device does, beside the step that a profiler saw."""
 
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.device_trace import TracedStep
+from primus_search.analysis.device_trace import StepParts, TracedStep
 from primus_search.cost.breakdown import busiest_rank, stages_of
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tallied
 from primus_search.cost.projection import Projection
@@ -18,31 +17,16 @@ EXCHANGE = ("tensor_comm", "context_comm", "expert_comm", "shard_comm", "gradien
 IDLE = ("bubble", "launch", "overhead", "stragglers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepParts:
-    """Seconds of one step of one device; they add up to it."""
-
-    gemm_s: float
-    attention_s: float
-    exchange_s: float
-    other_s: float
-    idle_s: float
-
-    @property
-    def total_s(self) -> float:
-        return float(sum(self.__getattribute__(f.name) for f in fields(self)))
-
-    @classmethod
-    def projected(cls, job: Job, one: Candidates, projection: Projection) -> "StepParts":
-        """Of the pipeline rank with most work; recomputed kernels count as what they repeat."""
-        ran, step = _passes(job, one, int(projection.microbatches[0])), projection.step
-        exchange = sum(float(step.__getattribute__(name)[0]) for name in EXCHANGE)
-        idle = sum(float(step.__getattribute__(name)[0]) for name in IDLE)
-        forward_s = ran["all"][Pass.FORWARD]
-        again = min(1.0, float(step.recompute[0]) / forward_s) if forward_s > 0.0 else 0.0
-        gemm, attention = (sum(ran[name]) + again * ran[name][Pass.FORWARD] for name in ("gemm", "attention"))
-        other = float(step.total[0]) - gemm - attention - exchange - idle
-        return cls(gemm_s=gemm, attention_s=attention, exchange_s=exchange, other_s=other, idle_s=idle)
+def projected_parts(job: Job, one: Candidates, projection: Projection) -> StepParts:
+    """Of the pipeline rank with most work; recomputed kernels count as what they repeat."""
+    ran, step = _passes(job, one, int(projection.microbatches[0])), projection.step
+    exchange = sum(float(step.__getattribute__(name)[0]) for name in EXCHANGE)
+    idle = sum(float(step.__getattribute__(name)[0]) for name in IDLE)
+    forward_s = ran["all"][Pass.FORWARD]
+    again = min(1.0, float(step.recompute[0]) / forward_s) if forward_s > 0.0 else 0.0
+    gemm, attention = (sum(ran[name]) + again * ran[name][Pass.FORWARD] for name in ("gemm", "attention"))
+    other = float(step.total[0]) - gemm - attention - exchange - idle
+    return StepParts(gemm_s=gemm, attention_s=attention, exchange_s=exchange, other_s=other, idle_s=idle)
 
 
 def _passes(job: Job, one: Candidates, microbatches: int) -> dict[str, list[float]]:
@@ -71,10 +55,5 @@ def _seconds(job: Job, one: Candidates, operations: list[Operation]) -> list[flo
 
 def side_by_side(job: Job, one: Candidates, projection: Projection, step: TracedStep) -> dict[str, Any]:
     """Both steps by part, for JSON: `{"projected": {...}, "traced": {...}, "steps", "hidden_exchange_s", "ran_on"}`."""
-    seen = StepParts(**{f.name: step.__getattribute__(f.name) for f in fields(StepParts)})
-    parts = {"projected": StepParts.projected(job, one, projection), "traced": seen}
-    found: dict[str, Any] = {
-        name: {f.name: part.__getattribute__(f.name) for f in fields(part)} | {"total_s": part.total_s}
-        for name, part in parts.items()
-    }
+    found: dict[str, Any] = {"projected": projected_parts(job, one, projection).parts, "traced": step.parts}
     return found | {"steps": step.steps, "hidden_exchange_s": step.hidden_exchange_s, "ran_on": step.ran_on}
