@@ -100,6 +100,7 @@ def _figures(site: "SiteStack", readings: "Readings", written: dict[str, str]) -
         "chosen": site.chosen.name,
         "hypotheses": dict(site.leading),
         "bands": bands,
+        "learned": dict(site.parts),
         "warning": site.warning,
         "written": written,
     }

@@ -74,7 +74,7 @@ def sampled_rates(
             means = np.concatenate([posterior.moved[i], posterior.shared[i]])
             moved = rng.multivariate_normal(means, posterior.joint[i], count, "raise", 1e-6)
             errors = 0.0 if members is None else moved[:, len(NUMBERS) :] @ members.T
-            found.append(line.rates + moved[:, : len(NUMBERS)] @ line.slopes.T + errors)
+            found.append(line.rates + posterior.shift + moved[:, : len(NUMBERS)] @ line.slopes.T + errors)
     logs = np.concatenate(found)
     if rows is not None and left is not None:
         logs += rng.multivariate_normal(np.zeros(len(left)), left, len(logs), "ignore")

@@ -2,9 +2,10 @@
 
 Inside a hypothesis the log-rate of a run is linear in the numbers' coordinates around its centre,
 
-    y = f + J (x - x0) + g + u + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
+    y = f + m + J (x - x0) + g + u + e,   x ~ N(x0, S),   g ~ N(0, group error^2),   e ~ N(0, model error^2 + noise^2)
 
-so that the update is closed (Bayesian linear regression). `g` is common to the runs of one model on one device, so that
+so that the update is closed (Bayesian linear regression). `m` is what first contact expects of software with a file, so
+that a run as expected moves nothing. `g` is common to the runs of one model on one device, so that
 ten runs of one model do not count as ten of different ones; `u` is a Gaussian process over their configurations, so
 that errors of near ones are alike (`cost.confidence.uncertainty.likeness`). Both are coordinates like the numbers, and
 what the runs say of them counts where rows of that model and device are projected. Hypotheses are weighted by their
@@ -126,6 +127,7 @@ class Posterior:
     """What is known after the runs.
 
     moved        coordinates of each hypothesis' numbers less those of its stack
+    shift        logarithm of the rate to expect over the projected one before any run
     runs         the runs' groups and places
     shared       errors of each group and of each run's configuration in each hypothesis
     joint        covariance of numbers and these errors together
@@ -139,6 +141,7 @@ class Posterior:
     shared: tuple[Floats, ...]
     joint: tuple[Floats, ...]
     peak_errors: tuple[Floats, ...]
+    shift: float
 
     @property
     def groups(self) -> tuple[RunGroup, ...]:
@@ -179,6 +182,7 @@ class Posterior:
             shared=tuple(self.shared[i] for i in kept),
             joint=tuple(self.joint[i] for i in kept),
             peak_errors=tuple(self.peak_errors[i] for i in kept),
+            shift=self.shift,
         )
 
     def peaks(self, logs: Floats) -> "Mixture":
@@ -203,7 +207,7 @@ class Posterior:
         means, spread = [], []
         for line, moved, shared, joint in zip(lines, self.moved, self.shared, self.joint, strict=True):
             slopes = np.concatenate([line.slopes, members], axis=1)
-            means.append(line.rates + slopes @ np.concatenate([moved, shared]))
+            means.append(line.rates + self.shift + slopes @ np.concatenate([moved, shared]))
             spread.append(np.einsum("rp,pq,rq->r", slopes, joint, slopes))
         return Mixture(weights=self.weights, means=np.array(means), variances=np.array(spread) + unknown)
 
@@ -367,13 +371,14 @@ def update(seen: Evidence) -> Posterior:
     groups, members = dict.fromkeys(rows.groups), rows.in_common(rows)[0]
     shared = [np.zeros(len(groups) + len(rated.runs)) for _ in hypotheses]
     joint = [block_diag(h.covariance, _of_groups(rows), _process(rows)) for h in hypotheses]
+    shift = shift_of(rated.runs)
     if rated.runs:
         measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
         error = own_error(rated.runs)
         with one_blas_thread():
             for i, line in enumerate(rated.lines):
                 slopes = np.concatenate([line.slopes, members, np.eye(len(rated.runs))], axis=1)
-                found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates, error)
+                found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates - shift, error)
                 moved[i], shared[i] = found[: len(NUMBERS)], found[len(NUMBERS) :]
                 logs[i] += likelihood
     peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
@@ -387,7 +392,14 @@ def update(seen: Evidence) -> Posterior:
         shared=tuple(shared),
         joint=tuple(joint),
         peak_errors=peaks,
+        shift=shift,
     )
+
+
+def shift_of(runs: Sequence[MeasuredRun]) -> float:
+    """Mean logarithm of the rate that first contact expects of runs over their projections, by software with a file."""
+    sites = [run.cluster.site for run in runs if not run.cluster.stack.is_assumed]
+    return sum(float(np.log(site.mean_ratio)) for site in sites if site is not None) / max(len(runs), 1)
 
 
 def own_error(runs: Sequence[MeasuredRun]) -> Floats:

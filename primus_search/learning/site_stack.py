@@ -8,8 +8,8 @@ expect; widths of bands are the mixture's.
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import (
     NOT_SOFTWARE,
+    NUMBERS,
     Hypothesis,
     at,
     coordinates,
@@ -47,6 +48,7 @@ LOW, HIGH = 0.05, 0.95
 class SiteStack:
     """What was learned: the stack, the hypothesis it stands on, the posterior behind it, the runs.
 
+    parts        what moved the rates of the runs from those of the hypothesis' file: mean logarithms by cause
     unexplained  root mean square of log(measured / projected) of the runs themselves; NaN without any
     doubt        that the runs are not of the stack that was named; empty where they may be
     """
@@ -56,6 +58,7 @@ class SiteStack:
     posterior: Posterior
     runs: tuple[MeasuredRun, ...]
     unexplained: float
+    parts: Mapping[str, float] = field(default_factory=dict)
     doubt: str = ""
 
     @property
@@ -68,6 +71,11 @@ class SiteStack:
             f"the stack projects its own runs {np.expm1(self.unexplained):.0%} off: they contradict each other or what "
             f"their logs say, so bands are {_widened(self.unexplained):.1f} times as wide"
         )
+
+    @property
+    def learned(self) -> str:
+        """What the runs taught, in words; empty without any."""
+        return ", ".join(f"{name} {math.expm1(part):+.1%}" for name, part in self.parts.items())
 
     @property
     def leading(self) -> list[tuple[str, float]]:
@@ -121,17 +129,19 @@ def learn_stack(
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
     taught = [mixtures.group_of(run.job) for run in rated.values()]
     measured = np.log([run.tokens_per_s_per_gpu for run in rated.values()])
-    shared = mixtures.shared_errors(list(rated.values()), measured - own_rates[list(rated)])
+    shared = mixtures.shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)])
     unexplained = float(np.sqrt(np.mean(np.square(shared.left)))) if rated else float("nan")
     wide = _widened(unexplained)
+    slopes = lines[likely].slopes[list(rated)]
+    parts = _parts(slopes, posterior, likely, shared) if rated else {}
     bands: dict[str, ErrorBand] = {}
     for kind, is_moe in (("dense", False), ("moe", True)):
         members = np.array([one.is_moe is is_moe for one in groups])
         count = sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _around(1.0, _band(software, own_rates, members, count, wide))
+        bands[kind] = _around(math.exp(posterior.shift), _band(software, own_rates, members, count, wide))
     for group, error in zip(posterior.groups, shared.groups.tolist(), strict=True):
         found = _band(rates, own_rates, _of_group(groups, group), taught.count(group), wide)
-        bands[own_regime(group.shape, group.device)] = _around(float(np.exp(error)), found)
+        bands[own_regime(group.shape, group.device)] = _around(math.exp(posterior.shift + error), found)
     bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[likely]))
     own_runs = {
         run.id: OwnRun(regime=own_regime(group.shape, group.device), place=tuple(place), ratio=ratio)
@@ -141,8 +151,32 @@ def learn_stack(
     }
     stack = replace(stack, name=name, errors=bands, own_runs=own_runs, is_assumed=False)
     return SiteStack(
-        stack=stack, chosen=chosen, posterior=posterior, runs=tuple(runs), unexplained=unexplained, doubt=doubt
+        stack=stack,
+        chosen=chosen,
+        posterior=posterior,
+        runs=tuple(runs),
+        unexplained=unexplained,
+        parts=parts,
+        doubt=doubt,
     )
+
+
+HOST = ("host_launch_s", "host_moe_s", "host_sync_s", "pass_s", "step_s")
+KERNELS = ("gemm_efficiency", "attention_efficiency", "memory_efficiency", "fp8_efficiency", "grouped_gemm_efficiency")
+
+
+def _parts(slopes: Floats, posterior: Posterior, likely: int, shared: mixtures.SharedErrors) -> dict[str, float]:
+    """Mean logarithms of what moves the runs' rates from a hypothesis' file, by cause; slopes: (runs, numbers)."""
+    effects = (slopes * posterior.moved[likely]).mean(axis=0)
+    by_field = {number.field: float(effect) for number, effect in zip(NUMBERS, effects, strict=True)}
+    host, kernels = (sum(by_field.pop(name) for name in names) for names in (HOST, KERNELS))
+    return {
+        "any new cluster": posterior.shift,
+        "kernels": kernels,
+        "exchange and stragglers": sum(by_field.values()),
+        "host": host,
+        "these models on this device": float(shared.groups.mean()),
+    }
 
 
 def variant_settings(runs: Sequence[MeasuredRun]) -> dict[str, Any]:

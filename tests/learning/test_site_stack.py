@@ -276,7 +276,22 @@ def test_the_rate_to_expect_after_own_runs_is_the_middle_of_their_band(learned: 
     cluster = replace(run.cluster, stack=learned.stack)
     found = band(cluster, run.model, 0)
     assert site_ratio(cluster, run.model) == pytest.approx(np.sqrt(found.low * found.high))
-    assert site_ratio(cluster, load_model("mixtral_8x7b")) == 1.0
+    assert cluster.site is not None
+    assert site_ratio(cluster, load_model("mixtral_8x7b")) == pytest.approx(cluster.site.mean_ratio)
+
+
+def test_a_run_as_first_contact_expects_leaves_the_rates_of_others_alone() -> None:
+    every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE)), framework=None) for run in runs()]
+    first = every[0].cluster.site
+    assert first is not None
+    rates = [first.mean_ratio * float(np.exp(log_rates(r.cluster.stack, [reference_of(r)])[0])) for r in every]
+    usual = [
+        replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(every, rates, strict=True)
+    ]
+    site = learn_stack("mine", usual[:1])
+    assert site.chosen.stack.name == SOFTWARE
+    assert np.abs(errors(site, usual[1:])).max() < 0.02
+    assert site.learned.startswith(f"any new cluster {first.mean_ratio - 1.0:+.1%}, kernels")
 
 
 def test_a_stack_named_wrongly_is_doubted_when_its_runs_say_so() -> None:

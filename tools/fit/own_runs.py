@@ -61,10 +61,11 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
     before = _before(runs)
     software = np.array(["" if is_mixed else run.cluster.stack.name for run in runs])
     found: dict[int, tuple[float, ...]] = {}
+    order = rng.permutation(len(runs))
     for k in TAUGHT:
         parts: list[Floats] = []
-        for _ in range(draws if len(runs) - k >= FEWEST_LEFT else 0):
-            drawn = np.isin(np.arange(len(runs)), rng.choice(len(runs), k, replace=False))
+        for draw in range(min(draws, len(runs)) if len(runs) - k >= FEWEST_LEFT else 0):
+            drawn = np.isin(np.arange(len(runs)), np.take(order, np.arange(k) + draw * k, mode="wrap"))
             for name in dict.fromkeys(software[drawn].tolist()):
                 taught, left = ((np.flatnonzero((software == name) & part)).tolist() for part in (drawn, ~drawn))
                 if left:

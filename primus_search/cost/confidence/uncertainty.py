@@ -172,7 +172,8 @@ def site_ratio(cluster: Cluster, model: Model) -> float:
         return float(np.sqrt(supposed.low * supposed.high))
     if known is Knowledge.OWN_RUNS:
         found = band(cluster, model, Fp8.NONE)
-        return float(np.sqrt(found.low * found.high)) if found.runs > 0.0 else 1.0
+        is_known = not unmeasured_mixers(model) and not cluster.is_hypothetical
+        return float(np.sqrt(found.low * found.high)) if is_known else 1.0
     return 1.0 if cluster.site is None or known is Knowledge.VENDOR else cluster.site.mean_ratio
 
 
