@@ -128,18 +128,32 @@ def document_words(workload: Workload, micro_batch_size: int) -> str:
     return f", documents of {tokens @ shares:,.0f} tokens ({how}): padding, not counted, is {padding:.1%} of the tokens"
 
 
+def policy_words(workload: Workload) -> str:
+    """How a policy is trained, in brackets: passes beside training, reference, memory and seconds of rollouts."""
+    policy = workload.policy
+    assert policy is not None
+    found = [f"{workload.forward_passes:g} forward passes a row beside training", f"reference {policy.reference}"]
+    if workload.parts.has_critic:
+        found.append("a critic of the policy's size")
+    if policy.gpu_memory_utilization:
+        found.append(f"{policy.gpu_memory_utilization:.0%} of memory held by rollouts")
+    if workload.parts.has_rollouts:
+        found.append(f"rollouts {policy.rollout_s:g} s" if policy.rollout_s else "rollouts not in the step")
+    return f" ({', '.join(found)})"
+
+
 def task_words(job: Job) -> str:
     """What a job trains, in words behind a comma: the task, and of adapters the rank and the parameters; empty for
     pre-training."""
     workload, model = job.workload, job.model
+    of_policy = f", {workload.task.upper()}{policy_words(workload)}" if workload.policy else ""
     if workload.adapters is None:
-        return ", SFT of all weights" if workload.task == "sft" else ""
+        return ", SFT of all weights" if workload.task == "sft" else of_policy
     base = "" if workload.adapters.base.name == "bf16" else f" beside {workload.adapters.base.name} weights"
-    name = {"lora": "LoRA", "qlora": "QLoRA"}[workload.task]
+    name = "QLoRA" if workload.adapters.base.is_packed else "LoRA"
     millions = model.trained_params / 1e6
-    return (
-        f", {name} rank {workload.adapters.rank}{base}: {millions:,.1f} M of {model.total_params / 1e9:,.1f} B trained"
-    )
+    trained = f"{millions:,.1f} M of {model.total_params / 1e9:,.1f} B trained"
+    return f"{of_policy}, {name} rank {workload.adapters.rank}{base}: {trained}"
 
 
 def _counts(result: SearchResult) -> str:

@@ -211,24 +211,41 @@ class Projector:
 
     # --- from terms to a step -------------------------------------------------------------------------------------
 
-    def total_of(self, pipeline_s: Floats, wait: Floats, gradient_s: Floats, optimizer_s: Floats) -> Floats:
+    def total_of(
+        self, pipeline_s: Floats, wait: Floats, forwards: Floats, gradient_s: Floats, optimizer_s: Floats
+    ) -> Floats:
         """Seconds of a step whose pipeline takes `pipeline_s` where all micro-batches are alike."""
-        stack = self.job.stack
-        return (pipeline_s + pipeline_s * wait + gradient_s + optimizer_s + stack.host.step_s) * (
-            1.0 + self._straggle()
-        )
+        beside = self._beside(pipeline_s, wait, forwards, gradient_s, optimizer_s)
+        whole = pipeline_s + in_order(beside.values()) + gradient_s + optimizer_s + self.job.stack.host.step_s
+        return whole * (1.0 + self._straggle())
 
-    def step_of(self, rows: Floats, wait: Floats, gradient_s: Floats, optimizer_s: Floats) -> Step:
+    def _beside(
+        self, pipeline_s: Floats, wait: Floats, forwards: Floats, gradient_s: Floats, optimizer_s: Floats
+    ) -> dict[str, Floats]:
+        """Seconds that a step takes beside the training of one model on even rows, by parts of `Step`."""
+        workload = self.job.workload
+        uneven_s = pipeline_s + pipeline_s * wait
+        critics = workload.trained_models - 1
+        rollout_s = workload.policy.rollout_s if workload.policy else 0.0
+        return {
+            "imbalance": pipeline_s * wait,
+            "log_probs": uneven_s * forwards,
+            "critic": (uneven_s + gradient_s + optimizer_s) * critics,
+            "rollout": np.full_like(uneven_s, rollout_s),
+        }
+
+    def step_of(self, rows: Floats, wait: Floats, forwards: Floats, gradient_s: Floats, optimizer_s: Floats) -> Step:
         """The step of pipelines whose bubble is known, (WIDTH, rows)."""
         stack = self.job.stack
         overhead = np.broadcast_to(np.asarray(stack.host.step_s, np.float64), rows.shape[1:])
         pipeline_s = in_order(rows[: BUBBLE + 1])
-        subtotal = pipeline_s + pipeline_s * wait + gradient_s + optimizer_s + overhead
+        beside = self._beside(pipeline_s, wait, forwards, gradient_s, optimizer_s)
+        subtotal = pipeline_s + in_order(beside.values()) + gradient_s + optimizer_s + overhead
         parts = {name: rows[part] for name, part in _PART_OF_STEP.items()}
         return Step(
             **parts,
             bubble=rows[BUBBLE],
-            imbalance=pipeline_s * wait,
+            **beside,
             gradient_comm=gradient_s,
             optimizer=optimizer_s,
             overhead=overhead,
@@ -236,18 +253,23 @@ class Projector:
         )
 
     def after_of(
-        self, replicas: Floats, overlaps: Bools, forward_s: Floats, backward_s: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """Share of the pipeline that is waited, exposed gradient traffic and optimizer seconds, from (rows, terms) of
-        `replica_terms` and the windows."""
+        self, replicas: Floats, overlaps: Bools, forward_s: Floats, backward_s: Floats, *, is_least: bool = False
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Share of the pipeline that is waited and that passes without training take, exposed gradient traffic and
+        optimizer seconds, from (rows, terms) of `replica_terms` and the windows.
+
+        is_least: the windows are the largest of several candidates, whose share of such passes may be any.
+        """
         exposed_s = exposed_gradient_s(self.job.cluster, overlaps, replicas.T, forward_s, backward_s)
-        return replicas[:, WAIT], exposed_s, replicas[:, UPDATE]
+        share = forward_s / np.maximum(forward_s + backward_s, np.finfo(np.float64).tiny)
+        passes = 0.0 if is_least else self.job.workload.forward_passes
+        return replicas[:, WAIT], share * passes, exposed_s, replicas[:, UPDATE]
 
     def _straggle(self) -> float:  # share of the step that waiting for the slowest node adds
         stack = self.job.stack
         return stack.host.straggler_per_doubling * float(np.log2(self.job.cluster.num_nodes))
 
-    def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats, Floats]:
+    def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         codes = self.terms.replicas.codes(c)
         return self.after_of(self.terms.replicas.data[codes], c.overlap_grad_reduce, forward_s, backward_s)
 

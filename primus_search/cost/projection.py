@@ -76,6 +76,7 @@ class Step(Columns):
     Compute parts are those of the busiest pipeline rank over all micro-batches; `bubble` is the rest of the exact
     pipeline makespan, hops between stages included. Communication parts count only what no compute hides.
     `imbalance` is what replicas and stages wait for longer rows of others, where lengths of documents differ.
+    `log_probs` are passes without training, `critic` is all that a second trained model takes, `rollout` as given.
     `overhead` is the stack's fixed time per step; `stragglers` is what waiting for the slowest of many nodes adds.
     """
 
@@ -95,6 +96,9 @@ class Step(Columns):
     host_copies: Floats
     bubble: Floats
     imbalance: Floats
+    log_probs: Floats
+    critic: Floats
+    rollout: Floats
     gradient_comm: Floats
     optimizer: Floats
     overhead: Floats

@@ -23,7 +23,7 @@ from primus_search.declare.machines import MachineReader
 from primus_search.declare.overrides import applied
 from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
-from primus_search.declare.workload_file import all_weights, with_documents, workload_of
+from primus_search.declare.workload_file import PolicyError, all_weights, with_documents, workload_of
 from primus_search.files.search_path import FileKind, find, is_path, title
 from primus_search.files.source import Document, did_you_mean, join_words, read
 from primus_search.models.model_files import load_model
@@ -123,7 +123,7 @@ class _Assembly(FileProblems):
         items, hardware_axes = self._axes_as_written(shape.space)
         machines = MachineReader(self, self.beside, self.host_file, self.is_started)
         choices = machines.clusters(shape, hardware_axes, model)
-        constraints = self._constraints(shape)
+        constraints = self._constraints(shape, has_adapters=workload.adapters is not None)
         if model is None or not choices or "workload" in self.skip:
             return None
         numerics = shape.search.numerics
@@ -169,7 +169,7 @@ class _Assembly(FileProblems):
         try:
             workload = workload_of(shape.workload, model)
         except ValueError as error:
-            self.problem(("workload", "lora"), str(error))
+            self.problem(("workload", "policy" if isinstance(error, PolicyError) else "lora"), str(error))
             workload = all_weights(shape.workload)
         try:
             return with_documents(workload, shape.workload, self.beside)
@@ -286,7 +286,7 @@ class _Assembly(FileProblems):
 
     # --- checks across sections ------------------------------------------------------------------------------------
 
-    def _constraints(self, shape: SpaceFile) -> tuple[Constraint, ...]:
+    def _constraints(self, shape: SpaceFile, *, has_adapters: bool) -> tuple[Constraint, ...]:
         constraints = []
         for i, text in enumerate(shape.constraints):
             where = self.document.where(("constraints", i))
@@ -295,7 +295,7 @@ class _Assembly(FileProblems):
             except ConstraintError as error:
                 self.problems.append(Problem(where, f"{text!r}: {error}"))
             constraints.append(Constraint(text=text, where=where))
-        if shape.workload.task.endswith("lora"):
+        if has_adapters:
             where = self.document.where(("workload", "lora"))
             constraints.append(Constraint(text=f"{shape.workload.lora.rank} % tp == 0", where=where))
         if shape.search.numerics == "safe":

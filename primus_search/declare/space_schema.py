@@ -21,7 +21,7 @@ from primus_search.declare.axes import AXIS
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
 from primus_search.values.lengths import Packing
-from primus_search.values.model import Task
+from primus_search.values.tasks import Reference, Task
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -44,6 +44,23 @@ class LoraFile(_Strict):
     """Share of an adapter's inputs that is dropped."""
     base: str = ""
     """How frozen weights are held: bf16, nf4, nf4_single or int8; left out: bf16 for lora, nf4 for qlora."""
+
+
+class PolicyFile(_Strict):
+    """How the tasks dpo, grpo and ppo train."""
+
+    reference: Reference = "resident"
+    """Where the reference's weights are while the policy trains: `resident` on the devices, on the `host`, or `none`:
+    no reference. Base weights below adapters are their own."""
+    old_log_probs: bool = True
+    """Whether each row passes the policy before its update (grpo, ppo)."""
+    epochs: int = Field(default=1, ge=1, le=LARGEST_WHOLE)
+    """Training passes over the rows of one rollout, which share the passes for log-probabilities."""
+    gpu_memory_utilization: float = Field(default=0.0, ge=0.0, le=0.9)
+    """Share of device memory that an engine of rollouts holds while the policy trains; 0: it has its own devices, or
+    gives all of it back."""
+    rollout_s: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    """Seconds of rollouts per optimizer step in which no rank trains, as measured; 0: not in the step."""
 
 
 class WorkloadFile(_Strict):
@@ -72,9 +89,13 @@ class WorkloadFile(_Strict):
     trains_towers: bool = True
     """Whether towers and their projectors are trained; false: frozen."""
     task: Task = "pretrain"
-    """What is trained: all weights (`pretrain`, `sft`), or adapters beside frozen ones (`lora`; `qlora`: in 4 bits)."""
+    """What is trained: all weights (`pretrain`, `sft`), or adapters beside frozen ones (`lora`; `qlora`: in 4 bits); a
+    policy on preferences (`dpo`) or rollouts (`grpo`; `ppo`: with a critic of its size), by adapters where `lora` is
+    given. A row is one sequence: a pair of dpo is two."""
     lora: LoraFile = Field(default_factory=LoraFile)
-    """The adapters of the tasks lora and qlora."""
+    """The adapters of the tasks lora and qlora, and of a policy that has some."""
+    policy: PolicyFile = Field(default_factory=PolicyFile)
+    """How a policy is trained: the step of the tasks dpo, grpo and ppo."""
 
 
 class BudgetFile(_Strict):

@@ -10,8 +10,9 @@ from primus_search.declare.document_lengths import FORMS, lengths_of
 from primus_search.declare.space_schema import WorkloadFile
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import did_you_mean, join_words
-from primus_search.values.model import Adapters, BaseFormat, Model, Task, adapted_matrices
+from primus_search.values.model import Adapters, BaseFormat, Model, adapted_matrices
 from primus_search.values.model.adapters import DEFAULT_MODULES, EVERY, modules_of, named
+from primus_search.values.tasks import TASKS, Policy, Task
 from primus_search.values.workload import Workload
 
 BASES = "base_formats"
@@ -21,13 +22,30 @@ DEFAULT_BASE = {"lora": "bf16", "qlora": "nf4"}
 def workload_of(file: WorkloadFile, model: Model | None) -> Workload:
     """The workload with what is trained of a model. Raises ValueError for adapters that cannot be."""
     adapters = _adapters_of(file.task, file.lora.model_dump(), model, is_given="lora" in file.model_fields_set)
-    return replace(all_weights(file), task=file.task, adapters=adapters)
+    return replace(all_weights(file), task=file.task, adapters=adapters, policy=_policy_of(file))
+
+
+class PolicyError(ValueError):
+    """What is wrong with `policy` of a workload."""
+
+
+def _policy_of(file: WorkloadFile) -> Policy | None:
+    """How a policy is trained; None of a task without one. Raises PolicyError for settings that the task has not."""
+    parts, given = TASKS[file.task], file.policy.model_fields_set if "policy" in file.model_fields_set else set()
+    if not parts.has_reference:
+        if given:
+            policies = join_words([name for name, one in TASKS.items() if one.has_reference])
+            raise PolicyError(f"is of the tasks {policies}; task is {file.task}")
+        return None
+    if not parts.has_rollouts and (odd := sorted(given - {"reference"})):
+        raise PolicyError(f"{odd[0]} is of tasks with rollouts, grpo and ppo; {file.task} has reference alone")
+    return Policy(**file.policy.model_dump())
 
 
 def all_weights(file: WorkloadFile) -> Workload:
     """The workload as if all weights were trained and samples one document; images that do not fit a sample, which are
     refused, are left out."""
-    given = file.model_dump(exclude={"task", "lora", *OF_DOCUMENTS})
+    given = file.model_dump(exclude={"task", "lora", "policy", *OF_DOCUMENTS})
     fits = given["tokens_per_image"] <= given["image_tokens"] <= given["seq_length"]
     return Workload(**given if fits else given | {"image_tokens": 0, "tokens_per_image": 0})
 
@@ -59,11 +77,13 @@ def _adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, i
     given: rank, alpha, modules, dropout and base, empty for that of the task; no modules, or all: those that the model
     has.
     """
-    if task not in DEFAULT_BASE:
-        if is_given:
-            raise ValueError(f"is of the tasks {join_words(list(DEFAULT_BASE))}; task is {task}")
+    if TASKS[task].adapters == "never" and is_given:
+        raise ValueError(
+            f"is of the tasks {join_words([n for n, t in TASKS.items() if t.adapters != 'never'])}, not {task}"
+        )
+    if TASKS[task].adapters != "always" and not is_given:
         return None
-    name, formats = given["base"] or DEFAULT_BASE[task], key_table(BASES)
+    name, formats = given["base"] or DEFAULT_BASE.get(task, "bf16"), key_table(BASES)
     if name not in formats:
         raise ValueError(f"base {name!r} is none of {', '.join(formats)}{did_you_mean(name, formats)}")
     base = BaseFormat(name=name, bytes_per_param=float(formats[name]["bytes_per_param"]))

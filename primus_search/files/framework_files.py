@@ -33,7 +33,7 @@ from primus_search.values.machine.framework import (
     Spelling,
 )
 from primus_search.values.machine.stack import GROUP_OF
-from primus_search.values.model import Task
+from primus_search.values.tasks import Task
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
 

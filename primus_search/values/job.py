@@ -48,8 +48,9 @@ class Job:
         return self.cluster.stack
 
     def room_bytes(self, margin: float = 0.0) -> float:
-        """Device memory that a candidate may use: all of it less a share `margin` that stays free."""
-        return self.accelerator.room_bytes(margin)
+        """Device memory that a candidate may use: all of it less what an engine of rollouts holds, and less a share
+        `margin` that stays free."""
+        return self.accelerator.room_bytes(margin + self.workload.reserved_share)
 
     def degrees(self, c: Candidates) -> Degrees:
         """Data-parallel degrees and micro-batches of every candidate."""

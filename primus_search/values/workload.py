@@ -6,7 +6,8 @@ import numpy as np
 
 from primus_search.values.candidates import Ints
 from primus_search.values.lengths import Filling, GroupShares, Lengths, Packing, filling, group_shares
-from primus_search.values.model.adapters import Adapters, Task
+from primus_search.values.model.adapters import Adapters
+from primus_search.values.tasks import TASKS, Policy, Task, TaskParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Workload:
     image_tokens       tokens of a sample that towers make from its images; 0: text alone, no tower is held
     tokens_per_image   of one image; 0: what the model's configuration says, else all image tokens are one image
     trains_towers      false: towers and their projectors are frozen
-    task               pretrain or sft: all weights are trained; lora or qlora: `adapters` alone, beside frozen weights
+    task               a row of `tasks.TASKS`; with `adapters` these alone are trained, beside frozen weights
+    policy             how the tasks dpo, grpo and ppo train
     """
 
     seq_length: int
@@ -48,6 +50,7 @@ class Workload:
     trains_towers: bool = True
     task: Task = "pretrain"
     adapters: Adapters | None = None
+    policy: Policy | None = None
 
     def __post_init__(self) -> None:
         if self.seq_length < 1 or self.global_batch_size < 1:
@@ -58,8 +61,39 @@ class Workload:
             raise ValueError("routing_spread is a standard deviation and cannot be negative")
         if not 0 <= self.tokens_per_image <= self.image_tokens <= self.seq_length:
             raise ValueError("tokens_per_image is at most image_tokens, and these at most seq_length")
-        if (self.adapters is not None) != self.task.endswith("lora"):
-            raise ValueError("adapters are of the tasks lora and qlora, which need them")
+        if self.parts.adapters != "given" and (self.adapters is not None) != (self.parts.adapters == "always"):
+            raise ValueError(f"adapters are of the tasks lora and qlora, which need them; task is {self.task}")
+        if (self.policy is not None) != self.parts.has_reference:
+            raise ValueError(f"a policy is of the tasks dpo, grpo and ppo, which need one; task is {self.task}")
+
+    @property
+    def parts(self) -> TaskParts:
+        """What the task needs beside the weights that it trains."""
+        return TASKS[self.task]
+
+    @property
+    def forward_passes(self) -> float:
+        """Passes over each row beside its training: log-probabilities and, with a critic, values."""
+        if self.policy is None:
+            return 0.0
+        rollouts = self.parts.has_rollouts * (self.policy.old_log_probs + self.parts.has_critic)
+        return ((self.policy.reference != "none") + rollouts) / self.policy.epochs
+
+    @property
+    def trained_models(self) -> int:
+        """Models of the policy's size that are trained: the policy, and a critic."""
+        return 1 + self.parts.has_critic
+
+    @property
+    def held_models(self) -> int:
+        """Models of the policy's size whose weights the devices hold; adapters have their reference below them."""
+        is_held = self.policy is not None and self.policy.reference == "resident" and self.adapters is None
+        return self.trained_models + is_held
+
+    @property
+    def reserved_share(self) -> float:
+        """Share of device memory that is not for training: an engine of rollouts holds it."""
+        return self.policy.gpu_memory_utilization if self.policy else 0.0
 
     @property
     def documents(self) -> Lengths | None:

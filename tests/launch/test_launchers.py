@@ -17,6 +17,7 @@ from primus_search.models.presets import load_preset
 from primus_search.space.context import FACTS
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY
+from primus_search.values.tasks import Policy
 
 SWIFT = """
 NPROC_PER_NODE=4 NNODES=2 \\
@@ -293,9 +294,61 @@ def test_adapters_of_a_file_are_those_of_its_workload(folder: Path, name: str) -
     (folder / name).write_text(FILES[name].replace(*change), encoding="utf-8")
     assert read_experiment(folder / name, 16).tuning["lora"]["rank"] == rank
     space = space_of(start(folder / name, "h100", 0), [], None, "")
-    assert space.workload.task == "lora"
+    assert space.workload.task == {"verl.sh": "ppo", "slime.sh": "grpo"}.get(name, "lora")
     assert space.model.adapters is not None and space.model.adapters.rank == rank
     assert set(trained) <= set(space.model.adapters.modules)
+
+
+POLICIES: dict[str, tuple[str, tuple[str, str], str, Policy, int]] = {
+    "critic": ("verl.sh", ("", ""), "ppo", Policy(reference="none"), 256),
+    "kl": (
+        "verl.sh",
+        (
+            "actor_rollout_ref.rollout.n=8",
+            "actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo actor_rollout_ref.actor.use_kl_loss=True "
+            "actor_rollout_ref.rollout.gpu_memory_utilization=0.6 actor_rollout_ref.rollout.free_cache_engine=False "
+            "actor_rollout_ref.actor.ppo_epochs=2",
+        ),
+        "grpo",
+        Policy(reference="resident", epochs=2, gpu_memory_utilization=0.6),
+        256,
+    ),
+    "engine gives memory back": (
+        "verl_fsdp.sh",
+        ("trainer.nnodes=1", "trainer.nnodes=1 actor_rollout_ref.rollout.gpu_memory_utilization=0.6"),
+        "ppo",
+        Policy(reference="none"),
+        256,
+    ),
+    "slime": ("slime.sh", ("--colocate", "--colocate --use-kl-loss"), "grpo", Policy(reference="host"), 256),
+    "pairs": (
+        "nemo_rl.yaml",
+        ("cluster:", "dpo: {reference_policy_kl_penalty: 0.05, max_num_epochs: 1}\ncluster:"),
+        "dpo",
+        Policy(reference="host"),
+        1024,
+    ),
+    "groups": (
+        "nemo_rl.yaml",
+        ("cluster:", "grpo: {num_prompts_per_step: 32}\ncluster:"),
+        "grpo",
+        Policy(reference="none"),
+        512,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_of_a_file_is_that_of_its_workload(folder: Path, name: str) -> None:
+    file, change, task, policy, batch = POLICIES[name]
+    (folder / file).write_text(FILES[file].replace(*change), encoding="utf-8")
+    workload = space_of(start(folder / file, "h100", 0), [], None, "").workload
+    assert (workload.task, workload.policy, workload.global_batch_size) == (task, policy, batch)
+
+
+def test_supervised_files_of_a_launcher_of_policies_are_sft(folder: Path) -> None:
+    (folder / "nemo_rl.yaml").write_text(NEMO_RL + "sft: {max_num_steps: 10}\n", encoding="utf-8")
+    assert space_of(start(folder / "nemo_rl.yaml", "h100", 0), [], None, "").workload.task == "sft"
 
 
 def test_weights_in_four_bits_are_those_of_qlora(folder: Path) -> None:

@@ -165,7 +165,7 @@ class MemoryTable:
 
     def _states(self, c: Candidates) -> tuple[NewPrices, Floats]:
         s = self.share(c)
-        prices = state_prices(self.job.model, self.job.stack, s)
+        prices = state_prices(self.job.model, self.job.stack, self.job.workload, s)
         return (prices, self.slack_factors()), context_bytes(self.job.accelerator, self.job.stack, s)
 
     def _batches(self, c: Candidates) -> tuple[NewPrices, Floats]:
@@ -207,7 +207,7 @@ def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
     model, stack = job.model, job.stack
     table = MemoryTable(job)
     s = table.share(c)
-    both = (state_prices(model, stack, s), activation_prices(model, stack, job.workload, s))
+    both = (state_prices(model, stack, job.workload, s), activation_prices(model, stack, job.workload, s))
     context, expert = context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
     return [_of_ranks(table, c, row, both, float(context[row]), float(expert[row])) for row in range(len(context))]
 

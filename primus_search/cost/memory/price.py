@@ -47,10 +47,13 @@ class Prices:
     """Bytes per unit: a list of (part, unit, bytes per candidate), always in the same order for a model.
 
     element_scale  bytes of an activation element over the two that the formulas count (FP32 training: 2)
+    held_models, trained_models  models of which a device holds weights, and gradients and states as well
     """
 
     rows: int
     element_scale: float = 1.0
+    held_models: int = 1
+    trained_models: int = 1
     part: list[int] = field(default_factory=list)
     unit: list[int] = field(default_factory=list)
     columns: list[Floats] = field(default_factory=list)
@@ -62,9 +65,9 @@ class Prices:
         self.columns.append(np.broadcast_to(bytes_per_unit * scale, (self.rows,)))
 
     def put_state(self, unit: int, bytes_of: ModelState) -> None:
-        self.put("weights", unit, bytes_of.weights)
-        self.put("gradients", unit, bytes_of.gradients)
-        self.put("optimizer", unit, bytes_of.optimizer)
+        self.put("weights", unit, bytes_of.weights * self.held_models)
+        self.put("gradients", unit, bytes_of.gradients * self.trained_models)
+        self.put("optimizer", unit, bytes_of.optimizer * self.trained_models)
 
     @property
     def array(self) -> Floats:
@@ -84,10 +87,11 @@ def element_scale(stack: Stack) -> float:
     return stack.memory.element_bytes / BF16_BYTES
 
 
-def state_prices(model: Model, stack: Stack, s: Share) -> Prices:
+def state_prices(model: Model, stack: Stack, workload: Workload, s: Share) -> Prices:
     """What follows from parameters: weights, gradients, optimizer, gradients in flight, FSDP's gathered layers."""
     kinds = memory_kinds(model)
     units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
+    prices.held_models, prices.trained_models = workload.held_models, workload.trained_models
     for k, kind in enumerate(kinds):
         prices.put_state(units.at("layers", k), layer_state(model, stack, kind, s))
         count = layer_dense_params(model, kind, s) + (layer_expert_params(model, s) if kind.is_moe else 0.0)

@@ -72,7 +72,8 @@ class GridCosts:
         replica_sets = self._replica_sets.at(cells, bundle)
         replicas = self._replica_sets.tables[0].data[replica_sets]
         overlaps = replicas[:, REPLICA_TERMS] > 0.0
-        return projector.total_of(pipeline_s, *projector.after_of(replicas, overlaps, forward_s, backward_s))
+        after = projector.after_of(replicas, overlaps, forward_s, backward_s, is_least=True)
+        return projector.total_of(pipeline_s, *after)
 
     def pipelines(self, lines: GridRows) -> "Pipelines":
         """The pipelines of single candidates, estimated; candidates that share one are costed once."""

@@ -21,6 +21,7 @@ from primus_search.files.source import parse, shown
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import is_off, shortened, whole
 from primus_search.launch.experiment import Experiment, settled
+from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import Launcher, fits, launchers
@@ -169,7 +170,9 @@ def of_given(
 ) -> Experiment:  # fmt: skip
     """The job of settings under the names of a launcher, as `read_launcher`."""
     refuse_adapters(given, launcher.adapters)
-    tuning = tuning_in(given, launcher.lora)
+    policy = policy_in({**launcher.defaults, **given}, launcher.policy)
+    lora = tuning_in(given, launcher.lora)
+    tuning = lora | policy if "policy" in policy else policy | lora
     for key, reasons in launcher.refused.items():
         why = next((reason for words, reason in reasons.items() if key in given and fits(str(given[key]), words)), "")
         if why:
@@ -184,6 +187,9 @@ def of_given(
         raise ValueError(f"depends on {named}: set them in the environment (NAME=value before the command), or --args")
     if gpus := first_known(launcher.formulas.get("gpus", ()), {**launcher.defaults, **given}):
         started = World(gpus, started.per_node)
+    if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
+        sizes = ("global_batch_size", "micro_batch_size")
+        found |= {name: 2 * whole(name, found[name], least=1) for name in sizes if name in found}
     found |= sized(launcher, given, found, started.gpus or world, loaded)
     found = {key: as_script_text(value) if isinstance(value, str) else value for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract

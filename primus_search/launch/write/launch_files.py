@@ -48,6 +48,9 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         known = ", ".join(WRITERS)
         what = f"no job starts from {job.framework.title!r}; name one of {known} with --framework"
         raise InputError([Problem("--format", what)])
+    if job.workload.policy is not None:
+        what = f"{job.framework.title} starts no {job.workload.task} step; set the row's axes in verl, slime or NeMo-RL"
+        raise Inexpressible(f"{what}, and check that file with `project`")
     adapter_settings(job.framework, job.workload)  # a framework without them is refused before any file
     files = dict(WRITERS[name](job))
     if format_name == SLURM:

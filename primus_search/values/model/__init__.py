@@ -9,7 +9,6 @@ vectors; parameters, FLOPs, tensor-parallel shares and kept inputs all follow fr
 
 from primus_search.values.model.adapters import Adapters as Adapters
 from primus_search.values.model.adapters import BaseFormat as BaseFormat
-from primus_search.values.model.adapters import Task as Task
 from primus_search.values.model.adapters import adapted_matrices as adapted_matrices
 from primus_search.values.model.attention_mixers import Attention as Attention
 from primus_search.values.model.attention_mixers import CompressedAttention as CompressedAttention

@@ -7,7 +7,7 @@ joint product, `linear_q`, `linear_k`, `linear_v` and `linear_fc1_gate`, `linear
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from primus_search.values.model.attention_mixers import Attention
 from primus_search.values.model.layer_kinds import LayerKind, NoFeedForward
@@ -15,9 +15,6 @@ from primus_search.values.model.mixer import WeightMatrix, column, row
 
 if TYPE_CHECKING:
     from primus_search.values.model.decoder import Model
-
-Task = Literal["pretrain", "sft", "lora", "qlora"]
-"""What a job trains: all weights (from scratch or of a checkpoint), or adapters beside frozen ones."""
 
 DEFAULT_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 """What Megatron-Bridge, Primus and NeMo adapt unless told otherwise."""

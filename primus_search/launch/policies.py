@@ -1,0 +1,69 @@
+"""Steps of reinforcement learning and preferences in launch files: the task of a file, and how its policy is trained.
+
+policy_in({"algorithm.adv_estimator": "grpo", ...}, keys)     # {"task": "grpo", "policy": {"reference": "host", ...}}
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from primus_search.launch.contract import is_off
+from primus_search.values.machine.framework import Settings
+from primus_search.values.tasks import TASKS, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyKeys:
+    """What a launcher calls the settings of a policy. Each condition: keys, which may have `*`, and their values.
+
+    tasks            by task the conditions under which a file has it, the first that holds
+    reference        with which a policy has a reference; none given: always
+    on_host          with which its weights are on the host while the policy trains; `"*": "*"`: always
+    shares_devices   with which rollouts keep their memory while the policy trains
+    epochs, gpu_memory_utilization   keys of these settings, the first that a file sets
+    counts_pairs     batches of dpo are counted in pairs of rows
+    """
+
+    tasks: Mapping[Task, Mapping[str, str]] = field(default_factory=dict)
+    reference: Mapping[str, str] = field(default_factory=dict)
+    on_host: Mapping[str, str] = field(default_factory=dict)
+    shares_devices: Mapping[str, str] = field(default_factory=dict)
+    epochs: tuple[str, ...] = ()
+    gpu_memory_utilization: tuple[str, ...] = ()
+    counts_pairs: bool = False
+
+
+def policy_in(given: Settings, keys: PolicyKeys) -> dict[str, Any]:
+    """`task` and `policy` of a workload as a file says them; `sft` alone, or nothing, where it trains no policy.
+
+    Raises ValueError for a setting that is no number.
+    """
+    task = next((task for task, where in keys.tasks.items() if _holds(given, where)), None)
+    if task is None or not TASKS[task].has_reference:
+        return {"task": task} if task else {}
+    has_reference = not keys.reference or _holds(given, keys.reference)
+    where = "host" if _holds(given, keys.on_host) else "resident"
+    found: dict[str, Any] = {"reference": where if has_reference else "none"}
+    if TASKS[task].has_rollouts:
+        found |= _number(given, "epochs", keys.epochs, int)
+        if _holds(given, keys.shares_devices):
+            found |= _number(given, "gpu_memory_utilization", keys.gpu_memory_utilization, float)
+    return {"task": task, "policy": found}
+
+
+def _holds(given: Settings, where: Mapping[str, str]) -> bool:
+    pairs = ((name, str(value).lower()) for name, value in given.items())
+    return any(
+        fnmatchcase(name, key) and any(fnmatchcase(value, word) for word in words.split("|"))
+        for name, value in pairs
+        for key, words in where.items()
+    )
+
+
+def _number(given: Settings, name: str, keys: tuple[str, ...], kind: type[int] | type[float]) -> dict[str, Any]:
+    key = next((key for key in keys if not is_off(given.get(key))), "")
+    try:
+        return {name: kind(str(given[key]))} if key else {}
+    except ValueError:
+        raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
