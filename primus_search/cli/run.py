@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, NothingFits, Problem
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.base.lazy import load_without
 from primus_search.cli import overrides
@@ -104,6 +104,8 @@ def _as_keys(text: str) -> list[str]:
 
 
 SPACE_FILE = "space.yaml"
+WHOLE = ("pretrain", "sft")
+"""Tasks that train all weights."""
 
 
 def ask(
@@ -133,8 +135,13 @@ def ask(
     data = _space_of(model, hardware, {"nodes": nodes} if nodes else {"gpus": gpus}, seq, batch) | {
         key: value for key, value in (("framework", framework), ("stack", stack)) if value
     }
-    data["workload"] |= _trained(task, rank, modules)
     given = [*(sets or []), *overrides("ask", goal)]
+    if "," in task:
+        tasks = [one.strip() for one in task.split(",")]
+        own = {one: _trained(one, *((0, "") if one in WHOLE else (rank, modules))) for one in tasks}
+        _ask_for_tasks(data, own, given, out)
+        return
+    data["workload"] |= _trained(task, rank, modules)
     space = make_space(data, name="ask", overrides=given)  # whatever is wrong is said before a file is written
     folder = out or default_folder(space.name)
     learned = None
@@ -155,6 +162,27 @@ def ask(
         verbose=verbose,
         json=json,
     )
+
+
+def _ask_for_tasks(data: dict[str, Any], tasks: dict[str, dict[str, Any]], given: list[str], out: Path | None) -> None:
+    """Search each task alone, a folder for each, and print what they need side by side."""
+    from primus_search.declare import load_space, make_space
+    from primus_search.exploration import default_folder
+    from primus_search.report.task_text import task_lines
+    from primus_search.session.complete_search import search
+
+    spelled = {task: data | {"workload": data["workload"] | trained} for task, trained in tasks.items()}
+    for one in spelled.values():
+        make_space(one, name="ask", overrides=given)  # whatever is wrong is said before a file is written
+    folder, found = out or default_folder(data["name"]), dict[str, "SearchResult | None"]()
+    for task, one in spelled.items():
+        path = _space_file(folder / task, one, force=False)
+        try:
+            found[task] = search(load_space(path, overrides=given), out=folder / task)
+        except NothingFits:
+            found[task] = None
+    typer.echo("\n".join(task_lines(found)))
+    typer.echo(f"Files: primus-search export {folder}/TASK A   Why: primus-search explain {folder}/TASK")
 
 
 def _trained(task: str, rank: int, modules: str) -> dict[str, Any]:
