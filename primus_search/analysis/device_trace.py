@@ -64,7 +64,7 @@ class StepParts:
 
     @property
     def total_s(self) -> float:
-        return sum(self.__getattribute__(name) for name in StepParts.__dataclass_fields__)
+        return float(sum(self.__getattribute__(name) for name in StepParts.__dataclass_fields__))
 
     @property
     def parts(self) -> dict[str, float]:
