@@ -46,9 +46,9 @@ def expressible() -> Iterator[tuple[str, Model, str]]:
             continue
 
 
-OF_NO_FAMILY = ("llama3.2_1b", "llama3.2_3b")
-"""Tied models with stretched rotary frequencies: Llama 3's class does not tie, Qwen 3's does not stretch. Their files
-ask for an edit."""
+OF_NO_FAMILY = ("llama3.2_1b", "llama3.2_3b", "dbrx_132b")
+"""Tied models with stretched rotary frequencies (Llama 3's class does not tie, Qwen 3's does not stretch), and one with
+LayerNorm without shift: their files ask for an edit."""
 
 
 def test_most_plain_presets_are_expressible_and_come_back_whole() -> None:
@@ -72,7 +72,7 @@ def test_torchtitans_own_classes_have_as_many_parameters() -> None:
         count = sum(parameter.numel() for parameter in built.parameters())
         layers = small.n_layers
         ours = replace(model, num_layers=layers, moe_layers=model.moe_layers[:layers], windows=model.windows[:layers])
-        assert count == ours.total_params, name
+        assert count == replace(ours, vocab_padding=0).total_params, name  # the file has the rows that are priced
 
 
 def _ready(arguments: Any) -> Any:
