@@ -74,6 +74,10 @@ class WorkloadFile(_Strict):
     """Tokens of the busiest expert-parallel rank over the mean; 1.0 is forced balance."""
     routing_spread: float = Field(default=0.0, ge=0.0, le=2.0)
     """Standard deviation of the logarithm of experts' loads; ranks with fewer experts are less even."""
+    experts_in_turn: bool = False
+    """Whether experts are dealt to tokens in turn, as by a benchmark's gate: those of a token are neighbours."""
+    pads_to_capacity: bool = False
+    """Whether each expert takes `routing_imbalance` times its share: tokens beyond are dropped, missing ones padded."""
     document_length: float | str | dict[str, Any] = 0.0
     """Tokens of the documents that attention keeps to, as the mean token sees them; 0: a sample is one. Or their
     distribution: `{quantiles: {p10: 180, p50: 900, p100: 32768}}`, `{histogram: {512: 3, 2048: 1}}`, a set, a file."""

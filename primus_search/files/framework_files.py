@@ -31,11 +31,12 @@ from primus_search.values.machine.framework import (
     Requirement,
     Schedule,
     Spelling,
+    WorkloadSetting,
 )
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.tasks import Task
 
-Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision)
+Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision, WorkloadSetting)
 
 _JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters")
 """Sections whose entries are laid over those of the base as they stand."""
@@ -52,7 +53,7 @@ BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "before", "overrules", "adapters",
+    "variants", "decides", "workload", "before", "overrules", "adapters",
 )  # fmt: skip
 
 
@@ -110,7 +111,8 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
     base = newer or (load_framework(str(data["base"]), beside=beside) if "base" in data else Framework())
     releases = tuple(map(str, data.get("releases", base.releases)))
     table = known_keys(str(data["keys"])) if "keys" in data else KnownKeys()
-    shared = key_table(str(data["keys"])).get("decides", ()) if "keys" in data else ()
+    shared = key_table(str(data["keys"])) if "keys" in data else {}
+    of_both = {name: [*shared.get(name, ()), *data.get(name, ())] for name in ("decides", "workload")}
     known = {"schedules": schedule_names(), "knobs": DEFAULTS, "number": GROUP_OF, "until": ("", *releases),
              "before": releases, "overrules": [one.name for one in RULES]}  # fmt: skip
     reader = _Reader(document, problems, known)
@@ -133,7 +135,8 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),
         effects={**base.effects, **table.effects, **data.get("effects", {})},
         priced={**base.priced, **table.priced, **data.get("priced", {})},
-        decides=(*base.decides, *reader.listed(Decision, "decides", [*shared, *data.get("decides", [])])),
+        decides=(*base.decides, *reader.listed(Decision, "decides", of_both["decides"])),
+        workload=(*base.workload, *reader.listed(WorkloadSetting, "workload", of_both["workload"])),
         **joined,
     )
     older = reader.before(found, data.get("before", {}), beside)

@@ -10,6 +10,7 @@ from primus_search.base.errors import Problem
 from primus_search.launch.contract import notes_of
 from primus_search.launch.decided import decided_keys, decided_numbers
 from primus_search.launch.read.megatron import canonical
+from primus_search.launch.workload_settings import workload_keys, workload_values
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
@@ -33,6 +34,7 @@ class Experiment:
     written       settings as a file has them, which its framework checks when it starts; empty for a run of a log
     assumed       `axis = value: why` of what a log does not print
     tuning        `task` and `lora` of its workload; empty where all weights are trained
+    workload      other values of it that settings make
     program       the launcher whose file it is, where that is not the framework's own; its stacks, by vendor
     device_bytes  memory of its device as its log prints it; 0 where nothing does
     """
@@ -52,6 +54,7 @@ class Experiment:
     assumed: tuple[str, ...] = field(default=())
     program: str = ""
     tuning: Mapping[str, Any] = field(default_factory=dict)
+    workload: Mapping[str, Any] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     device_bytes: float = 0.0
 
@@ -92,6 +95,7 @@ def experiment_of(
     row = settled(framework, row, model)
     has_experts = model is None or model.is_moe
     decided = decided_keys(framework, row, sizes, has_experts=has_experts)
+    decided |= workload_keys(framework, sizes, has_experts=has_experts)
     notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole, decided=decided)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
@@ -105,6 +109,7 @@ def experiment_of(
         model_problems=problems,
         world=world,
         numbers=decided_numbers(framework, row, sizes, has_experts=has_experts, is_whole=is_whole),
+        workload=workload_values(framework, sizes, has_experts=has_experts),
         not_modelled=tuple(_as_written(note, origin) for note in notes),
     )
 

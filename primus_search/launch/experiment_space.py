@@ -66,6 +66,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "workload": {
             "seq_length": experiment.seq_length or 1,
             "global_batch_size": experiment.global_batch_size or 1,
+            **experiment.workload,
             **workload_settings(experiment.tuning, experiment.model),
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},

@@ -16,7 +16,10 @@ from primus_search.base.errors import InputError
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
-from primus_search.launch.read.experiments import is_experiment, read_experiment
+from primus_search.launch.contract import is_off
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.experiments import is_experiment, of_settings, read_experiment
+from primus_search.launch.refusals import refused
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.values.machine.framework import Framework
 from tests.support.judge.checkouts import needs, sources
@@ -30,11 +33,15 @@ FILES = (22, 8)
 
 def what_is_read(path: Path) -> Any:
     try:
-        found = read_experiment(path, 64)
+        return parts_of(read_experiment(path, 64))
     except InputError as error:
         return str(error)
+
+
+def parts_of(found: Experiment) -> Any:
+    """What a projection of an experiment stands on, and what is said of it."""
     sizes = (found.seq_length, found.global_batch_size, found.world)
-    parts = (sizes, found.model, found.variant, found.not_modelled, found.numbers)
+    parts = (sizes, found.model, found.variant, found.not_modelled, found.numbers, found.workload)
     return dict(found.row), parts, list(map(str, found.model_problems))
 
 
@@ -171,3 +178,59 @@ def test_no_key_of_a_job_file_or_script_is_silent(
 ) -> None:
     for seed in range(2):
         assert silent(launch_of(framework, model, tmp_path, seed)) == []
+
+
+# --- arguments of real scripts ----------------------------------------------------------------------------------------
+
+
+def real_scripts(release: str) -> Iterator[tuple[Path, Experiment]]:
+    """Scripts and test cases of a checkout of Megatron-LM that start a training, as they are read."""
+    for path in sorted(one for kind in ("*.sh", "model_config.yaml") for one in sources(release).rglob(kind)):
+        try:
+            found = read_experiment(path, 64) if is_experiment(path) else None
+        except InputError:
+            continue
+        if found is not None and found.written and found.framework.launcher == "megatron":
+            yield path, found
+
+
+OF_WORLD = ("world_size", "nnodes", "nproc_per_node")
+"""What a script starts, which is handed over beside its arguments."""
+
+
+def silent_arguments(path: Path, experiment: Experiment) -> tuple[int, list[str]]:
+    """How many arguments a script has, and those of which neither another value nor none changes anything."""
+    framework, table = experiment.framework, known_keys(experiment.framework.keys)
+    given = {key: value for key, value in experiment.written.items() if not key.startswith("env_")}
+    world = experiment.world.gpus or 64
+
+    def seen(settings: Mapping[str, Any]) -> Any:
+        refusals = [str(one) for one in refused(framework.name, settings, world, 9)]
+        try:
+            return parts_of(of_settings(path, framework, settings, world, None)), refusals
+        except InputError as error:
+            return str(error), refusals
+
+    before, found = seen(given), []
+    for key, value in given.items():
+        if key in OF_WORLD:
+            continue
+        is_idle = any(not is_off(given.get(one)) for one in table.idle_where.get(key, ()))
+        if is_idle or verdict(framework, key) == "cannot matter" or key in table.read_where:
+            continue
+        others = other_values(framework, key, yaml.safe_load(value) if isinstance(value, str) else value)
+        changed = [{k: v for k, v in given.items() if k != key}]
+        changed += [given | {key: other if isinstance(other, bool | list) else str(other)} for other in others]
+        if all(seen(one) == before for one in changed):
+            found.append(f"{key}: {value}")
+    return len(given), found
+
+
+@needs("megatron@core_0.20")
+@pytest.mark.parametrize("files", [pytest.param(6, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.full)])
+def test_no_argument_of_a_real_script_is_silent(files: int) -> None:
+    scripts = list(real_scripts("megatron@core_0.20"))
+    assert len(scripts) >= 100
+    chosen = scripts[:: len(scripts) // files][:files]
+    silent = {path.parent.name: silent_arguments(path, one)[1] for path, one in chosen}
+    assert {name: keys for name, keys in silent.items() if keys} == {}

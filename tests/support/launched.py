@@ -22,13 +22,7 @@ def jobs(space: Space, count: int, seed: int = 1) -> Iterator[LaunchJob]:
     numbers = np.sort(rng.choice(enumerator.size, min(count, enumerator.size), replace=False))
     table = enumerator.rows(numbers)
     for i in range(len(table)):
-        yield LaunchJob(
-            model=space.model,
-            cluster=space.cluster,
-            workload=space.workload,
-            candidate=table.take(slice(i, i + 1)),
-            framework=space.framework,
-        )
+        yield LaunchJob.of(space, space.clusters[0], table.take(slice(i, i + 1)))
 
 
 def verdicts(release: str, files: list[Path]) -> list[dict[str, Any]]:

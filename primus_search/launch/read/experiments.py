@@ -71,7 +71,8 @@ TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
 def is_experiment(path: Path) -> bool:
     """Whether a file is read as an experiment rather than as a model."""
     try:
-        return _reader_of(path, read_text(path, most=MAX_TABLE_BYTES)) is not None
+        with readable(shown(path)):
+            return _reader_of(path, read_text(path, most=MAX_TABLE_BYTES)) is not None
     except InputError:
         return False
 
@@ -90,7 +91,8 @@ def read_experiment(
     text = read_text(path, most=MAX_TABLE_BYTES)
     is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
-    reader = _reader_of(path, started + text)
+    with readable(shown(path)):
+        reader = _reader_of(path, started + text)
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text))])
     with readable(shown(path)):

@@ -10,10 +10,8 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.layout import Layout, expand, layout_string
-from primus_search.values.lengths import Packing
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
 from primus_search.values.model import Constants, GatedDeltaNet, Mamba2, Mixer, Model
-from primus_search.values.workload import Workload
 
 
 class Inexpressible(PrimusSearchError):
@@ -76,23 +74,6 @@ class LaunchJob(Job):
         """The layers of each virtual stage as letters of a layout string, E t m L."""
         layout = Layout.parse(self.row["pipeline_layout"])
         return expand(layout_string(self.model, self.row["pp"] * self.row["vpp"], layout) or "")
-
-
-def document_edits(workload: Workload) -> list[str]:
-    """How rows are to be filled from documents, for a person to set where the data are named."""
-    if workload.documents is None:
-        return []
-    balanced = ", rows of a step dealt to ranks by their work" if workload.balanced_packing else ""
-    return [f"DATA: priced with {PACKED[workload.packing].format(workload.seq_length)}{balanced}"]
-
-
-PACKED: Mapping[Packing, str] = {
-    "cut": "documents that attention keeps apart, cut where a row of {:,} tokens ends",
-    "whole": "whole documents that attention keeps apart, packed into rows of {:,} tokens and padded",
-    "token_budget": "whole documents that attention keeps apart, at most {:,} tokens in a row, without padding",
-    "pad_to_longest": "one document of at most {:,} tokens a row, padded to the longest of its micro-batch",
-    "pad_to_window": "one document a row, padded to {:,} tokens",
-}
 
 
 def unsaid(model: Model, read: Model) -> list[str]:

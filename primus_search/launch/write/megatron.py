@@ -17,6 +17,7 @@ from primus_search.launch.decided import deciding_settings
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
+from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.launch.write.shell import Text, argument_table, launch_file, words
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments
@@ -82,8 +83,6 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
     read = read_back(job.model, said)
     lost = read if isinstance(read, list) else unsaid(job.model, read)
     lost += refused_constants(job)
-    if job.workload.image_tokens:
-        lost.append("towers of other inputs")
     if lost:
         what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
         raise Inexpressible(what)
@@ -127,7 +126,7 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
     decided = deciding_settings(framework, job.cluster.stack, row, has_experts=job.model.is_moe)
-    return decided | said | _recompute(job)
+    return decided | said | workload_settings(job) | _recompute(job)
 
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:

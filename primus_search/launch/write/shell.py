@@ -9,7 +9,8 @@ from typing import Any
 
 from primus_search.base.html_templates import rendered
 from primus_search.files.source import read
-from primus_search.launch.write.job import LaunchJob, document_edits
+from primus_search.launch.workload_settings import unwritten
+from primus_search.launch.write.job import LaunchJob
 
 LONGEST_NAME = 80
 
@@ -38,11 +39,24 @@ def launch_file(
         "nodes": job.cluster.num_nodes,
         "gpus": job.cluster.network.gpus_per_node,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
-        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *document_edits(job.workload)],
+        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *_of_workload(job)],
         "options": framework.options,
         "row": job.row,
     }
     return lambda: rendered(f"launch/{template}", **values) + body
+
+
+def _of_workload(job: LaunchJob) -> list[str]:
+    """What a person is to set for a workload, with the value that prices it."""
+    texts = argument_table("workload")
+    values = {field: value for field, value in unwritten(job).items() if field in texts}
+    return [f"{texts[field].format(value)}{_set(field, value)}" for field, value in values.items()]
+
+
+def _set(field: str, value: Any) -> str:
+    """How a value of a workload is given to a projection of the file."""
+    is_plain = isinstance(value, str | int | float)
+    return f" (--set workload.{field}={value})" if is_plain else " (workload.document_length)"
 
 
 def safe_name(text: str) -> str:

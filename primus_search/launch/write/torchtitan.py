@@ -6,6 +6,7 @@ from typing import Any
 
 from primus_search.launch.contract import settings_of
 from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE, nested
+from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.shell import Text, launch_file, safe_name
 from primus_search.launch.write.torchtitan_model import FLAVOR, MODEL_FILE, MODULE, edits, flavor_of, model_file
@@ -58,7 +59,9 @@ def settings(job: LaunchJob) -> dict[str, Any]:
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    found = sizes | written | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
+    found = (
+        sizes | written | workload_settings(job) | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
+    )
     if MODE in job.framework.defaults:
         return _named(job) | found
     found.pop(EXPERT_TP, None)  # follows from tensor and expert parallelism

@@ -56,8 +56,6 @@ def refuse_lost_parts(job: LaunchJob, read: Model) -> None:
     model = job.model
     lost = unsaid(model, replace(read, vocab_padding=model.vocab_padding))
     lost = list(dict.fromkeys([*lost, *refused_constants(job)]))
-    if job.workload.image_tokens:
-        lost.append("towers of other inputs")
     if lost:
         raise Inexpressible(f"torchtitan has no model with parts of {model.name}: {', '.join(lost)}")
 

@@ -18,7 +18,8 @@ from primus_search.values.model import Model
 
 BUILDERS = "torchtitan_builders"
 Fields = dict[str, Any]
-SECTIONS = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
+SECTIONS = ("training", "parallelism", "compile", "debug")
+"""Parts of the configuration, each of the class of its name: TrainingConfig."""
 CONVERTERS, CHECKPOINTING = "model_spec.converters", "activation_checkpoint"
 KEPT = {"Float8LinearConverter": ["lm_head", "router.gate"]}
 """Modules that a converter leaves in BF16."""
@@ -44,7 +45,9 @@ def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
         "converter": converter,
         "conversion": {k: repr(v) for k, v in _conversion(converter, settings).items()},
         "checkpointing": checkpointing,
-        "sections": [(name, of, _section(name, settings)) for name, of in SECTIONS.items()],
+        "sections": [
+            (one, f"{one.title()}Config", _section(one, settings)) for one in SECTIONS if _section(one, settings)
+        ],
     }
     return launch_file(job, "searched.py.txt", edits(job), **values)()
 

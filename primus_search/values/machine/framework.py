@@ -120,6 +120,21 @@ class Decision:
     of_experts: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSetting:
+    """Values of a workload that settings of a job make; the same row reads a launch file and writes it.
+
+    settings  those of a job whose workload has `values`, by field
+    keys      settings whose numbers are those of a field
+    """
+
+    source: str
+    settings: Settings
+    values: Mapping[str, Any]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    of_experts: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Framework:
     """One launcher of training jobs, at its newest release unless its name says another (`nemo@26.04`).
@@ -143,6 +158,7 @@ class Framework:
     effects   keys that are read, not modelled, and what they would change: slower, faster, more or less memory
     priced    values of such keys that are priced, one or several; off where a key is not listed
     decides   numbers of the stack that settings of a job decide
+    workload  values of a workload that settings of a job make; a later row counts
     adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
     """
 
@@ -169,6 +185,7 @@ class Framework:
     ignored: tuple[str, ...] = ()
     effects: Mapping[str, str] = field(default_factory=dict)
     decides: tuple[Decision, ...] = ()
+    workload: tuple[WorkloadSetting, ...] = ()
     priced: Settings = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, "Framework"] = field(default_factory=dict)

@@ -1,0 +1,71 @@
+"""Values of a workload as settings of a launch file, and back, by the rows of a contract (`Framework.workload`).
+
+    workload_values(megatron, {"moe_pad_expert_input_to_capacity": True, "moe_expert_capacity_factor": 1.5}, True)
+
+What no row of a framework writes is of the data or of the router: it stands under Edit of each file.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from primus_search.base.guards.values import finite_number
+from primus_search.launch.contract import same
+from primus_search.launch.write.job import LaunchJob
+from primus_search.values.machine.framework import Framework, Settings, WorkloadSetting
+from primus_search.values.workload import Workload
+
+DEFAULTS = {one.name: one.default for one in fields(Workload)}
+
+
+def workload_values(framework: Framework, given: Settings, *, has_experts: bool) -> dict[str, Any]:
+    """Fields of a workload that settings of a job make."""
+    found: dict[str, Any] = {}
+    for row in _made(framework, given, has_experts):
+        found |= dict(row.values) | {field: float(given[key]) for field, key in row.keys.items()}
+    return found
+
+
+def workload_keys(framework: Framework, given: Settings, *, has_experts: bool) -> frozenset[str]:
+    """Keys that are priced by the values they make."""
+    rows = _made(framework, given, has_experts)
+    return frozenset(key for row in rows for key in (*row.settings, *row.keys.values()))
+
+
+def _made(framework: Framework, given: Settings, has_experts: bool) -> Iterator[WorkloadSetting]:
+    """Rows whose settings a job has, numbers of at least 1 included."""
+    for row in framework.workload:
+        is_set = all(same(given.get(key, framework.defaults.get(key)), value) for key, value in row.settings.items())
+        numbers = [finite_number(str(given.get(key))) or 0.0 for key in row.keys.values()]
+        if is_set and (has_experts or not row.of_experts) and all(number >= 1.0 for number in numbers):
+            yield row
+
+
+def workload_settings(job: LaunchJob) -> dict[str, Any]:
+    """The settings of a job's workload, of rows whose values it has where they are not the defaults."""
+    found: dict[str, Any] = {}
+    for row in _written(job):
+        found |= dict(row.settings) | {key: _value(job, field) for field, key in row.keys.items()}
+    return found
+
+
+def unwritten(job: LaunchJob) -> dict[str, Any]:
+    """Fields of a job's workload that no setting says, where they are not the defaults."""
+    of_rows = {field for row in _written(job) for field in (*row.values, *row.keys)}
+    return {
+        field: _value(job, field)
+        for field, default in DEFAULTS.items()
+        if field not in of_rows and _value(job, field) != default
+    }
+
+
+def _written(job: LaunchJob) -> Iterator[WorkloadSetting]:
+    for row in job.framework.workload:
+        is_whole = all(_value(job, field) == value for field, value in row.values.items())
+        is_said = any(_value(job, field) != DEFAULTS[field] for field in row.values)
+        if is_whole and is_said and (job.model.is_moe or not row.of_experts):
+            yield row
+
+
+def _value(job: LaunchJob, field: str) -> Any:
+    return job.workload.__getattribute__(field)
