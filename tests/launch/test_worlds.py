@@ -46,6 +46,7 @@ def test_a_world_is_priced_as_it_was_started(nodes: int, each: int, tmp_path: Pa
     assert made(space_of(begun, [], None, "")) == (nodes, each, gpus)
     space = {"model": "llama3.2_1b", "hardware": "h100", "gpus_per_node": each, "framework": "megatron",
              "workload": {"seq_length": 4096, "global_batch_size": 4 * gpus},
-             "space": {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, "sharding": "distributed_optimizer"}}  # fmt: skip
+             "space": {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1,
+                       "sharding": "distributed_optimizer"}}  # fmt: skip
     assert made(make_space(space, nodes=nodes)) == (nodes, each, gpus)
     assert nodes_of(World(gpus, each), load_hardware("h100").network.gpus_per_node) == (nodes, each)  # of `learn`
