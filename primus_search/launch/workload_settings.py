@@ -6,7 +6,7 @@ What no row of a framework writes is of the data or of the router: it stands und
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from primus_search.base.guards.values import finite_number
@@ -15,7 +15,7 @@ from primus_search.launch.write.job import LaunchJob
 from primus_search.values.machine.framework import Framework, Settings, WorkloadSetting
 from primus_search.values.workload import Workload
 
-DEFAULTS = {one.name: one.default for one in fields(Workload)}
+DEFAULTS = {one.name: one.default for one in fields(Workload) if one.default is not MISSING}
 
 
 def workload_values(framework: Framework, given: Settings, *, has_experts: bool) -> dict[str, Any]:

@@ -246,7 +246,15 @@ def test_context_groups_by_document_are_written_and_read(framework: str, hardwar
 
 def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path) -> None:
     """Every field but those that size a step, those of adapters, and images, which no framework's file trains."""
-    sized = {"seq_length", "global_batch_size", "adapters", "image_tokens", "tokens_per_image", "trains_towers"}
+    sized = {
+        "seq_length",
+        "global_batch_size",
+        "adapters",
+        "image_tokens",
+        "tokens_per_image",
+        "trains_towers",
+        "policy",
+    }
     assert {one.name for one in fields(Workload)} - sized == argument_table("workload").keys()
     job = next(job_rows("experts", "megatron", 1, tmp_path))
     capacity = replace(job, workload=Workload(seq_length=4096, global_batch_size=256, pads_to_capacity=True,
