@@ -17,7 +17,7 @@ NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set shard
 # Three workers on two cores, as much of the suite waits; files in the order of tests/conftest.py, longest first.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 # Processor seconds of the tests of `make check`: its files are those of the least recorded time (tests/file_times.csv).
-CHECK_S := 45
+CHECK_S := 25
 # Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
 test test-full check: export PYTHONDONTWRITEBYTECODE =
 
