@@ -116,7 +116,7 @@ def test_latent_heads_have_a_slow_backward_only_where_the_device_has_none() -> N
 def test_one_kernel_over_all_experts_beats_one_after_another_when_experts_are_small(acc: Accelerator) -> None:
     turbo = expert_products_s(acc, 256, 32, 2048, 7168, Fp8.NONE, GroupedGemm.TURBO)
     legacy = expert_products_s(acc, 256, 32, 2048, 7168, Fp8.NONE, GroupedGemm.LEGACY)
-    if acc.arch != "sm80":  # the only A100 points are of skewed routing, so its grouped kernel looks slow
+    if acc.arch != "sm80" and acc.ancestor != "A100-80":  # A100's only points are of skewed routing: it looks slow
         assert turbo < legacy
     assert legacy == pytest.approx(32 * gemm_s(acc, 256, 2048, 7168))
 

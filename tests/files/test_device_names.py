@@ -11,7 +11,7 @@ from primus_search.files.search_path import FileKind, shipped
 PRICE = "name: {name}\nextends: h200\nprice_per_gpu_hour_USD: {{value: 2.5, source: contract}}\n"
 
 
-@pytest.mark.parametrize("name", ["gh100", "gh400", "v100", "l40", "mi210", "b100", "h400", "ascend910b"])
+@pytest.mark.parametrize("name", ["gh100", "gh400", "v100", "l4", "mi100", "b100", "h400", "ascend910b"])
 def test_a_device_of_another_series_is_not_suggested(name: str) -> None:
     with pytest.raises(InputError) as caught:
         load_hardware(name)
