@@ -412,13 +412,13 @@ def test_weights_of_qlora_are_held_in_four_bits_unless_said_otherwise() -> None:
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
-        ({"lora": {"rank": 8}}, "is of the tasks lora or qlora; task is pretrain"),
+        ({"lora": {"rank": 8}}, "is of the tasks lora, qlora, dpo, grpo or ppo, not pretrain"),
         ({"task": "lora", "lora": {"modules": ["experts"]}}, "llama3.1_8b has no experts"),
         (
             {"task": "lora", "lora": {"base": "nf5"}},
             "base 'nf5' is none of bf16, nf4, nf4_single, int8; did you mean 'nf4'?",
         ),
-        ({"task": "dpo"}, "'dpo' is not one of pretrain, sft, lora or qlora"),
+        ({"task": "distil"}, "'distil' is not one of pretrain, sft, lora, qlora, dpo, grpo or ppo"),
         ({"task": "lora", "lora": {"rang": 8}}, "unknown key; did you mean 'rank'?"),
     ],
 )

@@ -26,12 +26,13 @@ from primus_search.values.model import Tower, encoder_model
 
 
 def flops_per_token(job: Job) -> float:
-    """Model FLOPs per trained token: the language model's, and the towers' for the image tokens among them."""
-    images = job.workload.image_tokens / job.workload.seq_length
-    of_towers = sum(
-        t.flops_per_token(t.patches(job.workload)) * (3.0 if t.is_trained else 1.0) for t in job.model.towers
-    )
-    return job.model.flops_per_token(job.workload.seq_length) + images * of_towers
+    """Model FLOPs per trained token: the language model's over the document that a token sees, and the towers' for the
+    image tokens among them."""
+    work = job.workload
+    seen = min(round(work.document_length) or work.seq_length, work.seq_length)
+    images = work.image_tokens / work.seq_length
+    of_towers = sum(t.flops_per_token(t.patches(work)) * (3.0 if t.is_trained else 1.0) for t in job.model.towers)
+    return job.model.flops_per_token(seen) + images * of_towers
 
 
 def tower_work(job: Job, c: Candidates, *, shares_rows: bool) -> Work:
