@@ -182,7 +182,8 @@ def _ask_for_tasks(data: dict[str, Any], tasks: dict[str, dict[str, Any]], given
         except NothingFits:
             found[task] = None
     typer.echo("\n".join(task_lines(found)))
-    typer.echo(f"Files: primus-search export {folder}/TASK A   Why: primus-search explain {folder}/TASK")
+    typer.echo("Files: primus-search export RUN A   Why: primus-search explain RUN")
+    typer.echo(f"Runs:  {folder}/{{{','.join(found)}}}")
 
 
 def _trained(task: str, rank: int, modules: str) -> dict[str, Any]:
