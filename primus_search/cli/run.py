@@ -4,6 +4,7 @@ import sys
 from functools import partial
 from json import dumps
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,7 +13,7 @@ from primus_search.base.errors import InputError, NothingFits, Problem
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.base.lazy import load_without
 from primus_search.cli import overrides
-from primus_search.cli.output import must_exist, write
+from primus_search.cli.output import must_exist, print_table, write
 
 if TYPE_CHECKING:
     from primus_search.exploration import SearchResult
@@ -104,8 +105,6 @@ def _as_keys(text: str) -> list[str]:
 
 
 SPACE_FILE = "space.yaml"
-WHOLE = ("pretrain", "sft")
-"""Tasks that train all weights."""
 
 
 def ask(
@@ -137,9 +136,12 @@ def ask(
     }
     given = [*(sets or []), *overrides("ask", goal)]
     if "," in task:
+        alone = {"--now": now, "--log": log, "--bench": bench, "--verbose": verbose, "--json": json}
+        if named := [Problem(flag, "is for one task; ask for each alone") for flag, one in alone.items() if one]:
+            raise InputError(named)
         tasks = [one.strip() for one in task.split(",")]
-        own = {one: _trained(one, *((0, "") if one in WHOLE else (rank, modules))) for one in tasks}
-        _ask_for_tasks(data, own, given, out)
+        own = {one: _trained(one, *((0, "") if _trains_all(one) else (rank, modules))) for one in tasks}
+        _ask_for_tasks(data, own, given, out, force)
         return
     data["workload"] |= _trained(task, rank, modules)
     space = make_space(data, name="ask", overrides=given)  # whatever is wrong is said before a file is written
@@ -164,11 +166,23 @@ def ask(
     )
 
 
-def _ask_for_tasks(data: dict[str, Any], tasks: dict[str, dict[str, Any]], given: list[str], out: Path | None) -> None:
-    """Search each task alone, a folder for each, and print what they need side by side."""
+def _trains_all(task: str) -> bool:
+    """Whether a task takes no adapters."""
+    from primus_search.values.tasks import TASKS
+
+    return any(name == task and parts.adapters == "never" for name, parts in TASKS.items())
+
+
+def _ask_for_tasks(
+    data: dict[str, Any], tasks: dict[str, dict[str, Any]], given: list[str], out: Path | None, force: bool
+) -> None:
+    """Search each task alone, a folder for each, and print what they need side by side.
+
+    Raises NothingFits where none fits.
+    """
     from primus_search.declare import load_space, make_space
-    from primus_search.exploration import default_folder
-    from primus_search.report.task_text import task_lines
+    from primus_search.exploration import Options, default_folder
+    from primus_search.report.task_text import HEAD, compared, task_rows
     from primus_search.session.complete_search import search
 
     spelled = {task: data | {"workload": data["workload"] | trained} for task, trained in tasks.items()}
@@ -176,12 +190,15 @@ def _ask_for_tasks(data: dict[str, Any], tasks: dict[str, dict[str, Any]], given
         make_space(one, name="ask", overrides=given)  # whatever is wrong is said before a file is written
     folder, found = out or default_folder(data["name"]), dict[str, "SearchResult | None"]()
     for task, one in spelled.items():
-        path = _space_file(folder / task, one, force=False)
+        path = _space_file(folder / task, one, force)
         try:
-            found[task] = search(load_space(path, overrides=given), out=folder / task)
+            found[task] = search(load_space(path, overrides=given), Options(force=force), out=folder / task)
         except NothingFits:
             found[task] = None
-    typer.echo("\n".join(task_lines(found)))
+    if not any(found.values()):
+        raise NothingFits(compared(found))
+    print_table(HEAD, task_rows(found), numbers=(2, 3, 4, 5))
+    typer.echo(f"\n{fill(compared(found), 80)}")
     typer.echo("Files: primus-search export RUN A   Why: primus-search explain RUN")
     typer.echo(f"Runs:  {folder}/{{{','.join(found)}}}")
 

@@ -1,28 +1,22 @@
 """The table of several tasks of one model on the same machines: what each needs at least, and how fast it is there."""
 
-from collections.abc import Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Mapping
 
 from primus_search.analysis.labels import between
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FITS
 from primus_search.exploration.result import ClusterResult, SearchResult
 
-WIDTH = 80
 HEAD = ("task", "machine", "least GPUs", "tok/s/GPU", "90 %", "GB", "memory")
-WIDTHS = (8, 21, 10, 9, 12, 5, 8)
 
 
-def task_lines(found: Mapping[str, SearchResult | None]) -> list[str]:
-    """A row for each task on each machine at the fewest devices where it runs, and a sentence that compares them.
+def task_rows(found: Mapping[str, SearchResult | None]) -> list[tuple[str, ...]]:
+    """A row under `HEAD` for each task on each machine at the fewest devices where it runs.
 
     found  the search of each task; None where it fits on no cluster
     """
-    least = {task: smallest(result) for task, result in found.items()}
-    lines = [_line(HEAD)]
-    for task, clusters in least.items():
-        lines += [_row(task, one) for one in clusters] or [_line((task, "fits on none of these", *[""] * 5))]
-    return [*lines, "", *wrap(_compared(least), WIDTH)]
+    nothing = ("fits on none of these", "", "", "", "", "")
+    return [(task, *cells) for task, one in found.items() for cells in [*map(_cells, smallest(one))] or [nothing]]
 
 
 def smallest(result: SearchResult | None) -> list[ClusterResult]:
@@ -34,22 +28,16 @@ def smallest(result: SearchResult | None) -> list[ClusterResult]:
     return list(found.values())
 
 
-def _row(task: str, one: ClusterResult) -> str:
+def _cells(one: ClusterResult) -> tuple[str, ...]:
     sure, cluster = one.ranking.confidence, one.choice.cluster
     memory = f"{float(one.ranking.projection.memory.total[0]) / GB:,.0f}"
     rate, band = f"{one.best_tokens_per_s_per_gpu:,.0f}", between(float(sure.low[0]), float(sure.high[0]))
-    verdict = str(one.ranking.verdicts[0])
-    return _line((task, cluster.accelerator.name, f"{cluster.world:,}", rate, band, memory, verdict))
+    return cluster.accelerator.name, f"{cluster.world:,}", rate, band, memory, str(one.ranking.verdicts[0])
 
 
-def _line(cells: Sequence[str]) -> str:
-    words = [f"{cell:<{width}}" if i in (0, 1, 6) else f"{cell:>{width}}" for i, (cell, width) in
-             enumerate(zip(cells, WIDTHS, strict=True))]  # fmt: skip
-    return " ".join(words).rstrip()
-
-
-def _compared(least: Mapping[str, Sequence[ClusterResult]]) -> str:
-    """`sft needs 16 GPUs; lora fits 2, at 1.9 times its tokens/s per GPU` on the first machine that all share."""
+def compared(found: Mapping[str, SearchResult | None]) -> str:
+    """`sft needs 16; lora 2, at 1.9 times its tokens/s per GPU` on the machine of the first task that fits."""
+    least = {task: smallest(result) for task, result in found.items()}
     first = next((task for task, clusters in least.items() if clusters), "")
     if not first:
         return "None of these tasks fits on these machines."

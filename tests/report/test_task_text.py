@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.base.errors import InputError
+from primus_search.base.errors import InputError, NothingFits
 from primus_search.cli import app
 from primus_search.exploration.run_folder.saved_run import SavedRun
 
@@ -31,6 +31,18 @@ def test_each_task_has_the_fewest_devices_on_which_it_fits(tmp_path: Path) -> No
         saved = SavedRun.open(tmp_path / task)
         assert saved.space.workload.task == task
     assert SavedRun.open(tmp_path / "lora").space.workload.adapters.rank == 8  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("option", [["--json"], ["--bench", "off"], ["--verbose"]])
+def test_what_is_for_one_task_is_refused_of_several(tmp_path: Path, option: list[str]) -> None:
+    with pytest.raises(InputError, match=f"{option[0]}: is for one task"):
+        asked(tmp_path, "--task", "sft,lora", *option)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tasks_that_fit_nowhere_exit_as_one_does(tmp_path: Path) -> None:
+    with pytest.raises(NothingFits, match="None of these tasks fits"):
+        asked(tmp_path, "--task", "sft,pretrain", "--set", "model=llama3.1_70b", "--set", "nodes=1")
 
 
 def test_a_task_that_is_none_writes_nothing(tmp_path: Path) -> None:
