@@ -217,6 +217,7 @@ def _notes(
         found.append(f"{', '.join(changed)} changes the mathematics (docs/numerics.md).")
     if choice.is_framework_assumed and not choice.framework.is_any:
         found.append(f"{choice.framework.title} is assumed; --framework changes it.")
+    found += [f"{one.reason}." for one in Evaluator(space, choice).cautions(values_of(ranking.candidates, 0))]
     return (*found, *_unstartable(space, choice, ranking))
 
 

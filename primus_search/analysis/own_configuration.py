@@ -18,6 +18,7 @@ from primus_search.launch.refusals import refused
 from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
 from primus_search.space import AXES, Enumerator
+from primus_search.space.rules import DOUBLES
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
 from primus_search.values.machine.stack import number_of
@@ -38,7 +39,7 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     experiment = read_job(path, world, space.model)
     evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
-    broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith("(doubles)"))
+    broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith(DOUBLES))
     outcome = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},

@@ -67,6 +67,7 @@ def _of_options(
     ignore: list[str] | None, framework: str, arguments: str,
 ) -> "tuple[Space, Candidates, list[str], list[str] | None]":  # fmt: skip
     """The one candidate that options or an experiment describe, notes on it, what of the file is not modelled."""
+    from primus_search.exploration.neighbours import Evaluator, values_of
     from primus_search.space import Enumerator
 
     given = [*(sets or []), *([f"--ignore ignore=[{','.join(ignore)}]"] if ignore else [])]
@@ -93,7 +94,8 @@ def _of_options(
         if started is not None:
             return space, started, [*reasons, *space.notes, *notes], not_modelled
     _must_be_one(space, len(chunk.candidates), "--set" if given else str(file or "project"))
-    return space, chunk.candidates, [*space.notes, *notes], not_modelled
+    cautions = Evaluator(space, space.clusters[0]).cautions(values_of(chunk.candidates))
+    return space, chunk.candidates, [*(one.reason for one in cautions), *space.notes, *notes], not_modelled
 
 
 def of_file(file: Path, hardware: str) -> "tuple[Space, Candidates]":
@@ -184,7 +186,8 @@ def _must_be_one(space: "Space", rows: int, where: str) -> None:
 
     where: what the settings are of, for messages.
     """
-    from primus_search.exploration.neighbours import DOUBLES, Evaluator
+    from primus_search.exploration.neighbours import Evaluator
+    from primus_search.space.rules import DOUBLES
 
     several = [axis.name for axis in space.axes if len(axis.values) > 1]
     if several and rows != 1:

@@ -21,7 +21,7 @@ from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.auto import auto_values
 from primus_search.space.context import Cells, GridJob, reads
-from primus_search.space.rules import conditionals_of, rules_of
+from primus_search.space.rules import DOUBLES, Rule, cautions_of, conditionals_of, rules_of
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, Recompute, spoken
 from primus_search.values.knobs import KNOB, KNOBS, Kind
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 Values = Mapping[str, AxisValue]
 """One configuration: every axis with its typed value."""
 
-DOUBLES = "(doubles)"
-"""How the reason of a rule ends that only drops second copies of the same run."""
 MOST_FOLLOWING = 20_000
 """Combinations of followers that are looked through; beyond that only the first axes that follow are free."""
 
@@ -270,8 +268,14 @@ class Evaluator:
 
     def broken(self, values: Values) -> tuple[RuleViolation, ...]:
         """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
+        return self._violated(values, rules_of(self.choice.framework, self.space.constraints))
+
+    def cautions(self, values: Values) -> tuple[RuleViolation, ...]:
+        """What the framework takes of this configuration and was reported to fail."""
+        return self._violated(values, cautions_of(self.choice.framework))
+
+    def _violated(self, values: Values, rules: Sequence[Rule]) -> tuple[RuleViolation, ...]:
         job, cells = self._alone(values)
-        rules = rules_of(job.framework, self.space.constraints)
         return tuple(RuleViolation(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
 
     def still_legal(self, rows: Candidates) -> Bools:

@@ -18,6 +18,7 @@ from primus_search.exploration.neighbours import Evaluator, closest_change, sing
 from primus_search.exploration.ranking_table import PERCENT, RankingTable
 from primus_search.exploration.result import ClusterResult, labels_of
 from primus_search.space import ClusterChoice
+from primus_search.space.rules import DOUBLES
 from primus_search.values.candidates import Ints
 
 RULES_NAMED = 6
@@ -105,7 +106,8 @@ def _surely(found: RankingTable, least_fit: float) -> RankingTable:
 def refuse_empty(funnel: Funnel) -> None:
     """Raise InputError when no row of any cluster is legal, naming the rules that emptied the space.
 
-    The space's own constraints come first: they are what its author can loosen.
+    The space's own constraints come first: they are what its author can loosen. Rules that drop doubles come last: of
+    rows that mean the same run they leave one.
     """
     if any(enumerator.size for enumerator in funnel.enumerators):
         return
@@ -113,7 +115,8 @@ def refuse_empty(funnel: Funnel) -> None:
     removed = Counter[tuple[str, str]]()
     for enumerator in funnel.enumerators:
         removed.update({(name, enumerator.reasons[name]): count for name, count in enumerator.removed.items() if count})
-    blamed = sorted(removed.items(), key=lambda item: (item[0][0] not in own, -item[1]))[:RULES_NAMED]
+    blamed = sorted(removed.items(), key=lambda item: (item[0][0] not in own, item[0][1].endswith(DOUBLES), -item[1]))
+    blamed = blamed[:RULES_NAMED]
     lines = [f"{name} removed {count:,}: {reason}" for (name, reason), count in blamed]
     where, raw = funnel.space.source or funnel.space.name, sum(enumerator.raw_size for enumerator in funnel.enumerators)
     what = f"no legal candidate among {raw:,}; the rules that emptied the space:"

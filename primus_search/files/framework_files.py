@@ -53,7 +53,7 @@ BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "workload", "before", "overrules", "adapters",
+    "variants", "decides", "workload", "before", "overrules", "adapters", "cautions",
 )  # fmt: skip
 
 
@@ -130,6 +130,7 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
         spellings={**base.spellings, **reader.named(Spelling, "knobs", data.get("knobs", {}))},
         requires=(*reader.kept(base.requires, data.get("lifts", [])), *(one for one in requires if not one.until)),
         lifted=(*(newer.lifted if newer else ()), *(one for one in requires if one.until)),
+        cautions=(*base.cautions, *reader.listed(Requirement, "cautions", data.get("cautions", []))),
         overrules=tuple(map(str, data.get("overrules", base.overrules))),
         idles=(*base.idles, *reader.listed(Idle, "idles", data.get("idles", []))),
         ignored=(*base.ignored, *map(str, data.get("ignored", []))),

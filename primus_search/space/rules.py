@@ -24,10 +24,12 @@ from primus_search.values.candidates import DEFAULTS, INNER_RANKS, Bools
 from primus_search.values.knobs import KNOB, CpComm, CudaGraph, DispatchBackend, Fp8, Recompute, RecomputeMethod
 from primus_search.values.layout import COUNTED_ENDS
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.framework import Framework, Spelling
+from primus_search.values.machine.framework import Framework, Requirement, Spelling
 from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"
+DOUBLES = "(doubles)"
+"""Ends the reason of a rule that of rows that mean the same run leaves one."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
@@ -238,9 +240,14 @@ CONDITIONALS: tuple[tuple[str, Keeps], ...] = tuple(
 
 def rules_of(framework: Framework, constraints: Sequence[Constraint] = ()) -> tuple[Rule, ...]:
     """Every rule that binds a job of the framework, then the user's; the union's own rules for `any`."""
-    own = UNION_RULES if framework.is_any else [*_expressible(framework), *_required(framework)]
+    own = UNION_RULES if framework.is_any else [*_expressible(framework), *_required(framework, framework.requires)]
     common = (one for one in RULES if one.name not in framework.overrules)
     return (*common, *own, *(Rule.of(one.text, one.text, "a constraint of the space") for one in constraints))
+
+
+def cautions_of(framework: Framework) -> list[Rule]:
+    """What a job of the framework had better hold: it starts without, and such jobs were reported to fail."""
+    return _required(framework, framework.cautions)
 
 
 def conditionals_of(framework: Framework) -> tuple[tuple[str, Keeps], ...]:
@@ -256,14 +263,14 @@ def _has_none_of(axis: str, words: tuple[str, ...]) -> Keeps:
     return keeps
 
 
-def _required(framework: Framework) -> list[Rule]:
-    return [Rule.of(one.name, one.holds, _with_source(framework, one.reason, one.source)) for one in framework.requires]
+def _required(framework: Framework, every: Sequence[Requirement]) -> list[Rule]:
+    return [Rule.of(one.name, one.holds, _with_source(framework, one.reason, one.source)) for one in every]
 
 
 def _with_source(framework: Framework, reason: str, source: str) -> str:
     """The reason with who says so; `(doubles)` stays at the end, where it is looked for."""
-    body, is_double = reason.removesuffix(" (doubles)"), reason.endswith("(doubles)")
-    return f"{body} ({framework.title}: {source})" + (" (doubles)" if is_double else "")
+    body, is_double = reason.removesuffix(f" {DOUBLES}"), reason.endswith(DOUBLES)
+    return f"{body} ({framework.title}: {source})" + (f" {DOUBLES}" if is_double else "")
 
 
 def _expressible(framework: Framework) -> list[Rule]:

@@ -38,6 +38,7 @@ def launch_file(
         "model": safe_name(job.model.name),
         "nodes": job.cluster.num_nodes,
         "gpus": job.cluster.network.gpus_per_node,
+        "domain": job.cluster.network.domain_size,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
         "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *_of_workload(job)],
         "options": framework.options,

@@ -4,7 +4,7 @@ export CUDA_DEVICE_MAX_CONNECTIONS={{ 8 if is_fsdp else 1 }}
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 {# Graphs of modules are refused with expandable segments otherwise (arguments.py). #}
 export NCCL_GRAPH_REGISTER=0
-{% include "launch/offloading.sh" %}
+{% include "launch/environment.sh" %}
 : "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"
 {% include "launch/rendezvous.sh" %}
 {% if is_hybrid %}

@@ -1,7 +1,7 @@
 {% include "launch/head.sh" %}
 : "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"
 : "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"
-{% include "launch/offloading.sh" %}
+{% include "launch/environment.sh" %}
 {% include "launch/rendezvous.sh" %}
 OVERRIDES=(
 {% for word in words %}

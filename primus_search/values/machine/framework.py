@@ -147,6 +147,7 @@ class Framework:
     variants  the variant of that stack for models with a fact (`has_sinks`), by the fact
     overrules  rules of every job in whose place its own requirements are, by name
     lifted    requirements of earlier releases, each with the release that lifted it
+    cautions  conditions of what runs for sure: jobs that do not hold them are taken, and were reported to fail
     spellings  how each axis is written; an axis that is not listed has its plain value only
     models    presets that the framework has a model of, and what it calls them
     flavors   other models of the framework by its name: the preset they are but for some fields, and those fields
@@ -175,6 +176,7 @@ class Framework:
     requires: tuple[Requirement, ...] = ()
     overrules: tuple[str, ...] = ()
     lifted: tuple[Requirement, ...] = ()
+    cautions: tuple[Requirement, ...] = ()
     idles: tuple[Idle, ...] = ()
     models: Mapping[str, str] = field(default_factory=dict)
     flavors: Mapping[str, Settings] = field(default_factory=dict)
