@@ -7,13 +7,7 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.imbalance import waited_share
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
-from primus_search.cost.laws.optimizer import (
-    IS_ORTHOGONAL,
-    MATRIX_MOMENTS,
-    host_update_s,
-    newton_schulz_s,
-    optimizer_s,
-)
+from primus_search.cost.laws.optimizer import IS_ORTHOGONAL, MATRIX_MOMENTS, host_update_s, newton_schulz_s, optimizer_s
 from primus_search.cost.memo import alike, in_order
 from primus_search.cost.memory.parameters import trained_shares
 from primus_search.cost.memory.share import Share

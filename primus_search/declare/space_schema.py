@@ -187,7 +187,7 @@ def _axes_schema() -> dict[str, Any]:
         "properties": {name: spec.json_schema() for name, spec in AXIS.items()},
         "patternProperties": {
             r"^(hardware|stack)\.": {
-                "description": "A number of the hardware or stack file as an axis, e.g. hardware.nic_GBps: [50, 100].",
+                "description": "A number of the hardware or stack file as an axis, e.g. hardware.nic_GBps: [50, 100]."
             }
         },
         "additionalProperties": False,

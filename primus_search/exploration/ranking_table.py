@@ -250,13 +250,7 @@ class RankingTable:
         evidence = zip(*(column[chosen].tolist() for column in words), strict=True)
         rows = zip(self.candidates.rows(chosen), figures, evidence, strict=True)
         return [
-            knobs
-            | found
-            | {
-                "memory_verdict": verdict,
-                "time_evidence": time,
-                "memory_evidence": memory,
-            }
+            knobs | found | {"memory_verdict": verdict, "time_evidence": time, "memory_evidence": memory}
             for knobs, found, (verdict, time, memory) in rows
         ]
 

@@ -70,12 +70,7 @@ def revalidated(
         choices.append(best.choice)
         table = best.ranking
         head = np.arange(min(RANKED_ROWS, len(table)))
-        task = partial(
-            revalidate,
-            space.job_on(best.choice),
-            table.candidates.take(head),
-            table.projection.take(head),
-        )
+        task = partial(revalidate, space.job_on(best.choice), table.candidates.take(head), table.projection.take(head))
         found = _found_on(ray_address, best.choice.cluster.accelerator.name, task, how)
         seen.append(found)
         ranking, notes = reordered(table, found)

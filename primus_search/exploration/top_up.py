@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
-
-if TYPE_CHECKING:
-    pass
 
 Decide = Callable[..., Answer]
 

@@ -19,12 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_search.base.guards.files import (
-    exists,
-    expanded,
-    user_folder,
-    working_folder,
-)
+from primus_search.base.guards.files import exists, expanded, user_folder, working_folder
 from primus_search.files.source import did_you_mean
 
 if TYPE_CHECKING:

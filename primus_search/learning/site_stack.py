@@ -17,14 +17,7 @@ import numpy as np
 from primus_search.cost.confidence.uncertainty import MEMORY, MODEL_ERROR, own_regime
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning import posterior as mixtures
-from primus_search.learning.hypotheses import (
-    NOT_SOFTWARE,
-    NUMBERS,
-    Hypothesis,
-    at,
-    coordinates,
-    shipped_hypotheses,
-)
+from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, Hypothesis, at, coordinates, shipped_hypotheses
 from primus_search.learning.posterior import Evidence, Mixture, Posterior, RunGroup
 from primus_search.learning.usual_jobs import references, usual
 from primus_search.values.candidates import Bools, Floats

@@ -54,14 +54,7 @@ def start(
     if experiment.model is None:
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)
-    return Start(
-        experiment=experiment,
-        hardware=name,
-        nodes=nodes,
-        per_node=gpus,
-        model=named,
-        notes=tuple(notes),
-    )
+    return Start(experiment=experiment, hardware=name, nodes=nodes, per_node=gpus, model=named, notes=tuple(notes))
 
 
 def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:

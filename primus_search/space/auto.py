@@ -112,12 +112,7 @@ def _of_framework(axis: str, usual: tuple[AxisValue, ...], framework: Framework)
 
 
 def word_values(
-    axis: str,
-    word: str,
-    model: Model,
-    cluster: Cluster,
-    workload: Workload,
-    framework: Framework = ANY_FRAMEWORK,
+    axis: str, word: str, model: Model, cluster: Cluster, workload: Workload, framework: Framework = ANY_FRAMEWORK
 ) -> tuple[AxisValue, ...]:
     """Values of an axis named by a word: `auto`, or a filter of whole numbers (`divisors`, `powers_of_two`).
 

@@ -128,10 +128,7 @@ def _law_s(
     small = np.where(dims <= SMALL_HEAD, family.small_head_factor, 1.0)
     rate = acc.bf16_peak_flops_per_s * np.where(shape > 0, shape, 1.0) * small
     latent = np.where(qk_dim != v_dim, family.latent_backward_factor, 1.0)
-    q_bytes, kv_bytes = (
-        heads * seq_q * (qk_dim + v_dim) * 2.0,
-        kv_heads * seq_kv * (qk_dim + v_dim) * 2.0,
-    )
+    q_bytes, kv_bytes = (heads * seq_q * (qk_dim + v_dim) * 2.0, kv_heads * seq_kv * (qk_dim + v_dim) * 2.0)
     traffic_s = (q_bytes + kv_bytes) / bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE)
     forward_s = np.maximum(flops / (rate * family.forward_efficiency), traffic_s)
     backward_s = np.maximum(BACKWARD_FLOPS * flops / (rate * family.backward_efficiency * latent), 2.0 * traffic_s)

@@ -118,13 +118,7 @@ def _buckets(
 
 
 def _reduce(
-    job: Job,
-    operation: str,
-    most: Floats,
-    group: Group,
-    params: Floats,
-    is_sharded: Bools,
-    sent_bytes: Floats,
+    job: Job, operation: str, most: Floats, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats
 ) -> Comm:
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
         scattered = reduce_scatter_s(network, message_bytes, members)

@@ -87,11 +87,7 @@ def expert_parallel(
     return LayerTraffic(
         forward=comm("dispatch and combine forward", message, count, there, exposed(there, shared_expert_s, forward_s)),
         backward=comm(
-            "dispatch and combine backward",
-            message,
-            count,
-            back,
-            exposed(back, shared_expert_backward_s, backward_s),
+            "dispatch and combine backward", message, count, back, exposed(back, shared_expert_backward_s, backward_s)
         ),
     )
 
@@ -141,10 +137,7 @@ def exchange_s(
     is_far = np.asarray(c.ep * c.etp) > network.domain_size
     plain = all_to_all_s(network, tokens * moe.top_k * row_bytes, group) / np.where(is_far, ragged_share, 1.0)
     fused = dispatch_s(
-        network,
-        tokens * row_bytes,
-        group,
-        destinations=lambda parts: destinations_of(moe, parts, in_turn=in_turn),
+        network, tokens * row_bytes, group, destinations=lambda parts: destinations_of(moe, parts, in_turn=in_turn)
     )
     return np.where(c.has_fused_dispatch, fused, plain)
 

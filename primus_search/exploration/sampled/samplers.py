@@ -151,12 +151,7 @@ def evaluations_of(funnel: Funnel) -> int:
 
 
 def run_sampler(
-    funnel: Funnel,
-    method: str,
-    budget: Budget,
-    seed: int,
-    folder: Path | None = None,
-    progress: Progress = silent,
+    funnel: Funnel, method: str, budget: Budget, seed: int, folder: Path | None = None, progress: Progress = silent
 ) -> Sampled:
     """Ask, screen, project and tell until the budget is spent, the search has converged or the user stops it."""
     run = _Run(funnel, method, seed, folder)

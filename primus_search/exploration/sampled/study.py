@@ -132,10 +132,7 @@ def make_sampler(method: str, seed: int) -> optuna.samplers.BaseSampler:
 
 
 SAMPLERS: Mapping[str, tuple[Callable[..., optuna.samplers.BaseSampler], Mapping[str, Any]]] = {
-    "tpe": (
-        optuna.samplers.TPESampler,
-        {"n_startup_trials": STARTUP, "multivariate": True, "constant_liar": True},
-    ),
+    "tpe": (optuna.samplers.TPESampler, {"n_startup_trials": STARTUP, "multivariate": True, "constant_liar": True}),
     "nsga2": (optuna.samplers.NSGAIISampler, {}),
     "nsga3": (optuna.samplers.NSGAIIISampler, {}),
     "gp": (optuna.samplers.GPSampler, {"deterministic_objective": True, "warn_independent_sampling": False}),

@@ -130,8 +130,7 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
 OVERRIDDEN = (".toml", ".py", ".json")
 """Ends of files that no shell reads: what they are started with are flags over them."""
 CONFIGURES = re.compile(
-    r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?\w{0,20}Trainer\.Config",
-    re.MULTILINE,
+    r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?\w{0,20}Trainer\.Config", re.MULTILINE
 )
 """A function that returns a configuration of torchtitan 0.3.0."""
 

@@ -6,12 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.measure.modules.fused_operations import (
-    DiscardedOutput,
-    combine,
-    swiglu,
-    weighted_gelu,
-)
+from primus_search.measure.modules.fused_operations import DiscardedOutput, combine, swiglu, weighted_gelu
 from primus_search.measure.modules.products import Linear, fp8_grouped, grouped_product
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
