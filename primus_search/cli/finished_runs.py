@@ -98,13 +98,15 @@ def explain(
     log: Path | None = None,
     hardware: str = "",
     verbose: bool = False,
+    html: Path | None = None,
     as_json: bool = False,
 ) -> None:
     """Why a candidate of a run is fast or slow, what each knob gives, what would help.
 
     --why-not "tp=4,pp=2" asks about another configuration, --why-not @launch.sh about the one of a launch file,
     --what-if hardware.nic_GBps=100 about another machine. --log FILE: why the job of a log is slow, by the projection
-    of its own row, or of the RUN and row that are named.
+    of its own row, or of the RUN and row that are named. --html FILE: the page of the run with the candidates of the
+    row's cluster.
     """
     if log is not None:
         from primus_search.cli.watch import explain_log
@@ -118,7 +120,12 @@ def explain(
         from primus_search.files.framework_files import load_framework
 
         saved = saved.under(load_framework(framework, where="--framework"))
-    found = [explained(saved, rank) for rank in map(saved.rank_named, rows or ["1"])]
+    ranks = [saved.rank_named(row) for row in rows or ["1"]]
+    if html is not None:
+        from primus_search.report.html import write_report
+
+        typer.echo(str(write_report(saved, ranks[0], html)), err=True)
+    found = [explained(saved, rank) for rank in ranks]
     answers: list[dict[str, Any]] = []
     for one in found:
         if answers and not as_json:

@@ -44,15 +44,16 @@ IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports")
 
 
-def write_report(run: SavedRun) -> Path:
-    """Write `report.html` into the folder of a run, whole or not at all; everything shown is escaped.
+def write_report(run: SavedRun, rank: int = 1, target: Path | None = None) -> Path:
+    """Write the page of a run, into its folder by default, whole or not at all; everything shown is escaped.
 
-    Raises StoreError where it cannot be written.
+    rank: a row on the cluster whose candidates are shown, and whose step is drawn. Raises StoreError where the page
+    cannot be written.
     """
-    target = run.path / "report.html"
+    target = target or run.path / "report.html"
     try:
         with replacing(target) as temporary:
-            temporary.write_text(page(run, content(run)), encoding="utf-8")
+            temporary.write_text(page(run, content(run, rank)), encoding="utf-8")
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
     return target
@@ -68,7 +69,7 @@ def page(run: SavedRun, data: Mapping[str, Any]) -> str:
         "report.html",
         run=run,
         facts=run.facts,
-        best=run.ranking[0],
+        best=run.ranking[data["rank"] - 1],
         short=short(run.ranking[0]),
         answer=answer,
         chosen=[(choice, short(run.row(choice.rank))) for choice in answer.choices],
@@ -122,14 +123,16 @@ RANKED_MEMORY = 12
 MOST_PASSES = 24_000  # passes of a pipeline that are drawn; longer steps show their beginning
 
 
-def content(run: SavedRun) -> dict[str, Any]:
-    """Everything that the page shows."""
+def content(run: SavedRun, rank: int = 1) -> dict[str, Any]:
+    """Everything that the page shows; of several clusters the candidates of that of a rank."""
     facts = run.facts
-    cluster, labels = _best_cluster(run)
+    cluster, labels = _cluster_of(run, rank)
     kept = Kept.open(run.path, cluster, is_exact=bool(facts["exact"]))
     ranking = {rank: row for rank, row in enumerate(run.ranking, start=1) if is_of(row, labels)}
     rows = PageRows(kept, ranking, [row for row in run.frontier if is_of(row, labels)])
     data: dict[str, Any] = {
+        "rank": rank,
+        "cluster": ", ".join(f"{name} {word}" for name, word in labels.items()) if len(facts["clusters"]) > 1 else "",
         "facts": {name: facts[name] for name in QUESTION if name in facts},
         "ties": sum(bool(row["ties_with_best"]) for row in run.ranking),
         "kept": len(kept),
@@ -138,7 +141,7 @@ def content(run: SavedRun) -> dict[str, Any]:
         "gantt": None,
     }
     try:
-        data |= _projected(rows, Explained(run, 1, kept), [choice.rank for choice in run.answer.choices])
+        data |= _projected(rows, Explained(run, rank, kept), [choice.rank for choice in run.answer.choices])
     except InputError as error:
         data["notes"].append(f"Gantt, knobs and launch files are left out: {error}")
     return data | {"rows": rows.packed()}
@@ -150,11 +153,10 @@ QUESTION = (
 )  # fmt: skip
 
 
-def _best_cluster(run: SavedRun) -> tuple[int, Mapping[str, Any]]:
-    """Which of the run's clusters the best row is for, and what tells it from the others."""
-    best = run.ranking[0]
+def _cluster_of(run: SavedRun, rank: int) -> tuple[int, Mapping[str, Any]]:
+    """Which of the run's clusters a row is for, and what tells it from the others."""
     told = [{**one["labels"], "nodes": one["nodes"]} for one in run.facts["clusters"]]
-    number = [is_of(best, labels) for labels in told].index(True)
+    number = [is_of(run.ranking[rank - 1], labels) for labels in told].index(True)
     return number, told[number]
 
 

@@ -20,6 +20,7 @@ from primus_search.exploration.result import ClusterResult, SearchResult, is_on
 from primus_search.exploration.run_folder.candidates_file import read_kept
 from primus_search.exploration.run_folder.folder import csv_bytes
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.html import content, page
 from primus_search.space import ClusterChoice, Enumerator
 
 COUNT, SEED = int(os.environ.get("SEARCH_LISTS", "6")), int(os.environ.get("SEARCH_SEED", "11"))
@@ -127,6 +128,8 @@ def _holds_every_member(folder: Path, result: SearchResult) -> None:
         if rank:
             explained = Explained(saved, rank)
             assert explained.choice == found.choice and len(explained.kept) and explained.figures.fits
+            shown = content(saved, rank)
+            assert shown["kept"] == len(explained.kept) and page(saved, shown)
             if not found.choice.framework.is_any:
                 assert files_of(saved, chosen_rows(saved, str(rank), None), "")
         mine = [row for row in kept.select(["cluster", "index", "tp", "pp"]).to_pylist() if row["cluster"] == place][
