@@ -193,6 +193,7 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
         assert run.answer() == answer, f"killed at {moment}"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [kills.ray_agents, kills.ray_workers], ids=["agents_start", "workers_compute"])
 def test_a_private_cluster_ends_with_its_killed_driver(

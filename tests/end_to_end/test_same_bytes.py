@@ -59,6 +59,7 @@ def searched(space: Path, folder: Path, **options: Any) -> dict[str, bytes]:
     return files(run)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_joined_cluster_gives_the_bytes_of_one_process(seed: int, cluster: Any, tmp_path: Path) -> None:
@@ -67,6 +68,7 @@ def test_a_joined_cluster_gives_the_bytes_of_one_process(seed: int, cluster: Any
     assert searched(space, tmp_path / "joined", engine="ray", ray_address=cluster.address) == alone
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_two_workers_and_a_continued_run_give_the_bytes_of_one_process(seed: int, tmp_path: Path) -> None:
@@ -83,6 +85,7 @@ def test_two_workers_and_a_continued_run_give_the_bytes_of_one_process(seed: int
     assert files(killed) == alone
 
 
+@pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_private_cluster_with_the_least_object_store_gives_the_bytes_of_one_process(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from math import exp, log, nan
 from pathlib import Path
@@ -53,9 +54,24 @@ def searched(folder: Path, stack: Path, space: dict[str, Any], **more: Any) -> l
         return list(csv.DictReader(file))
 
 
-def of_log(folder: Path, **space: Any) -> list[dict[str, str]]:
-    """The ranking beside a written log of Megatron: TP 2, PP 2, micro-batch 1, nothing said of overlap and graphs."""
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a written log of Megatron (TP 2, PP 2, micro-batch 1, nothing said of overlap and graphs) and the
+    stack learned from it."""
+    folder = tmp_path_factory.mktemp("learned")
     ran("learn", megatron_log(folder), "--as", "mine", "--into", folder / "sites")
+    return folder
+
+
+@pytest.fixture
+def site(learned: Path, tmp_path: Path) -> Path:
+    """A copy of it, which a test may change."""
+    shutil.copytree(learned, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def of_log(folder: Path, **space: Any) -> list[dict[str, str]]:
+    """The ranking of a space with the stack in that folder."""
     plain = {"vpp": 1, "cp": 1, "fp8": "none", "recompute": "none", "sharding": "distributed_optimizer"}
     job = {"model": "llama2_7b", "hardware": "h100", "nodes": 2}
     workload = {"seq_length": 4096, "global_batch_size": 64}
@@ -67,22 +83,22 @@ def picked(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("overlaps", [True, False])
-def test_what_a_log_does_not_print_keeps_no_run_from_its_row(tmp_path: Path, overlaps: bool) -> None:
+def test_what_a_log_does_not_print_keeps_no_run_from_its_row(site: Path, overlaps: bool) -> None:
     switches = {"tp_overlap": overlaps, "overlap_grad_reduce": overlaps, "loss_fusion": overlaps, "cuda_graph": "none"}
-    rows = of_log(tmp_path, tp=[1, 2], pp=[1, 2], micro_batch_size=[1, 2], **switches)
+    rows = of_log(site, tp=[1, 2], pp=[1, 2], micro_batch_size=[1, 2], **switches)
     (own,) = [row for row in rows if row["time_evidence"] == "run"]
     assert (own["tp"], own["pp"], own["micro_batch_size"]) == ("2", "2", "1")
     assert own["tp_overlap"] == str(overlaps).lower()
     assert float(own["expected_tokens_per_s_per_gpu"]) == pytest.approx(RATE, rel=0.01)
-    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(tmp_path)]
+    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(site)]
 
 
-def test_a_run_outside_the_space_is_a_row_and_what_it_reached_is_not_undercut(tmp_path: Path) -> None:
-    rows = of_log(tmp_path, tp=[4, 8], pp=[4], micro_batch_size=[1], cuda_graph="none")
+def test_a_run_outside_the_space_is_a_row_and_what_it_reached_is_not_undercut(site: Path) -> None:
+    rows = of_log(site, tp=[4, 8], pp=[4], micro_batch_size=[1], cuda_graph="none")
     (own,) = [row for row in rows if row["time_evidence"] == "run"]
     assert (own["tp"], own["pp"], own["memory_verdict"]) == ("2", "2", "FITS")
     assert float(rows[0]["expected_tokens_per_s_per_gpu"]) >= float(own["expected_tokens_per_s_per_gpu"])
-    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(tmp_path)]
+    assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(site)]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared logs")
@@ -132,12 +148,12 @@ def rerun_at(folder: Path, factor: float) -> None:
     write_records(faster, file)
 
 
-def test_a_run_has_one_rate_in_every_answer(tmp_path: Path) -> None:
+def test_a_run_has_one_rate_in_every_answer(site: Path) -> None:
     """The row of a run far behind the first rows: ranking.csv, screen, page, `--baseline`, `--why-not`, `project`."""
-    of_log(tmp_path, tp=[1, 2], pp=[2, 1], micro_batch_size=[1, 2], fp8=["none", "hybrid"], tp_overlap=[False, True])
-    rerun_at(tmp_path, 0.7)
-    log, again = tmp_path / "run0.log", tmp_path / "again"
-    shown = ran("run", tmp_path / "space.yaml", "--out", again, "--baseline", log, "--all")
+    of_log(site, tp=[1, 2], pp=[2, 1], micro_batch_size=[1, 2], fp8=["none", "hybrid"], tp_overlap=[False, True])
+    rerun_at(site, 0.7)
+    log, again = site / "run0.log", site / "again"
+    shown = ran("run", site / "space.yaml", "--out", again, "--baseline", log, "--all")
     with (again / "ranking.csv").open() as file:
         rows = list(csv.DictReader(file))
     (own,) = [row for row in rows if row["time_evidence"] == "run"]
@@ -158,15 +174,15 @@ def test_a_run_has_one_rate_in_every_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.92, 1.08])
-def test_a_row_moves_with_the_run_that_it_resembles(tmp_path: Path, factor: float) -> None:
+def test_a_row_moves_with_the_run_that_it_resembles(site: Path, factor: float) -> None:
     """The twin of a run, another switch and the same projection within 2 %, moves with what the run measured by the
     closed form for one run: its log(factor) times resemblance over 1 + noise; rows that differ more keep more of the
     rate that the stack expects."""
     space = {"tp": [1, 2], "pp": [1, 2], "micro_batch_size": [1, 2], "overlap_grad_reduce": [True, False]}
-    before = {knobs(row): float(row[EXPECTED]) for row in of_log(tmp_path, **space, cuda_graph="none")}
-    rerun_at(tmp_path, factor)
-    ran("run", tmp_path / "space.yaml", "--out", tmp_path / "again")
-    with (tmp_path / "again" / "ranking.csv").open() as file:
+    before = {knobs(row): float(row[EXPECTED]) for row in of_log(site, **space, cuda_graph="none")}
+    rerun_at(site, factor)
+    ran("run", site / "space.yaml", "--out", site / "again")
+    with (site / "again" / "ranking.csv").open() as file:
         rows = list(csv.DictReader(file))
     (own,) = [row for row in rows if row["time_evidence"] == "run"]
     moved = {knobs(row): float(row[EXPECTED]) / before[knobs(row)] for row in rows}
@@ -180,11 +196,11 @@ def test_a_row_moves_with_the_run_that_it_resembles(tmp_path: Path, factor: floa
     assert all(found < abs(factor - 1.0) for found in others)
 
 
-def test_a_row_alone_is_the_run_only_where_it_is_in_the_ranking(tmp_path: Path) -> None:
+def test_a_row_alone_is_the_run_only_where_it_is_in_the_ranking(site: Path) -> None:
     """Rows that differ in what the log does not print, one of them with a value that it is not assumed to have."""
-    rows = of_log(tmp_path, tp=[2], pp=[2], micro_batch_size=[1], overlap_grad_reduce=[True, False], tp_overlap=True)
+    rows = of_log(site, tp=[2], pp=[2], micro_batch_size=[1], overlap_grad_reduce=[True, False], tp_overlap=True)
     assert [row["time_evidence"] for row in rows].count("run") == 1 < len(rows)
     for rank, row in enumerate(rows, start=1):
-        alone = json.loads(ran("project", "--row", f"{tmp_path / 'run'}:{rank}", "--json"))
+        alone = json.loads(ran("project", "--row", f"{site / 'run'}:{rank}", "--json"))
         assert alone["time_evidence"] == row["time_evidence"]
         assert alone[EXPECTED] == pytest.approx(float(row[EXPECTED]), rel=1e-9)

@@ -117,6 +117,7 @@ def written(folder: Path, event: str) -> set[tuple[str, int]]:
     return found
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("parallel", "kills"),
     [

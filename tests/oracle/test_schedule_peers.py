@@ -92,6 +92,7 @@ def ratio(row: dict[str, str]) -> float:
 OURS = sorted({our_name(row["algorithm"]) for row in rows()})
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", OURS)
 def test_no_public_order_is_faster(name: str) -> None:
     ratios = [ratio(row) for row in rows() if our_name(row["algorithm"]) == name]
@@ -106,6 +107,7 @@ SLOWER_THAN_A_FRESH_ROW = {("v-min", "AMD-AGI/Primus zbv_greedy.py f8a2664"): 1}
 FRESH = sorted({(our_name(row["algorithm"]), row["peer"]) for row in fresh_rows()})
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(("name", "peer"), FRESH)
 def test_no_public_order_of_an_unseen_pipeline_is_faster(name: str, peer: str) -> None:
     ratios = [ratio(row) for row in fresh_rows() if (our_name(row["algorithm"]), row["peer"]) == (name, peer)]
