@@ -83,7 +83,8 @@ class WorkloadFile(_Strict):
     distribution: `{quantiles: {p10: 180, p50: 900, p100: 32768}}`, `{histogram: {512: 3, 2048: 1}}`, a set, a file."""
     packing: Packing = "cut"
     """How rows of seq_length are filled: documents `cut` where a row ends; `whole` ones, the rest padding;
-    `token_budget`, the rest not computed; one a row, `pad_to_longest` of its micro-batch or `pad_to_window`."""
+    `token_budget`, the rest not computed; one a row, `unpadded`, `pad_to_longest` of its micro-batch or
+    `pad_to_window`."""
     balanced_packing: bool = False
     """Whether rows of a step are dealt to ranks and micro-batches by their work."""
     image_tokens: int = Field(default=0, ge=0, le=LARGEST_WHOLE)

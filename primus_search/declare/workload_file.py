@@ -10,6 +10,7 @@ from primus_search.declare.document_lengths import FORMS, lengths_of
 from primus_search.declare.space_schema import WorkloadFile
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import did_you_mean, join_words
+from primus_search.values.lengths import BALANCED
 from primus_search.values.model import Adapters, BaseFormat, Model, adapted_matrices
 from primus_search.values.model.adapters import DEFAULT_MODULES, EVERY, modules_of, named
 from primus_search.values.tasks import TASKS, Policy, Task
@@ -65,10 +66,6 @@ def with_documents(workload: Workload, file: WorkloadFile, beside: Path | None) 
         raise ValueError(f"balanced_packing needs the distribution of lengths and packing: {join_words(BALANCED)}")
     seen = lengths.seen(workload.seq_length) if lengths else given
     return replace(workload, document_length=seen, lengths=lengths, packing=packing, balanced_packing=is_balanced)
-
-
-BALANCED = ("cut", "whole", "token_budget")
-"""Packings whose rows differ in work and not in padding."""
 
 
 def _adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, is_given: bool) -> Adapters | None:

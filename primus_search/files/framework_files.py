@@ -38,7 +38,9 @@ from primus_search.values.tasks import Task
 
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision, WorkloadSetting)
 
-_JOINED = ("stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters")
+_JOINED = (
+    "stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters", "packing"
+)  # fmt: skip
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
     "schedules": "no schedule has that name", "knobs": "no axis has that name", "until": "is none of the releases",
@@ -53,7 +55,7 @@ BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": 
 _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "workload", "before", "overrules", "adapters", "cautions",
+    "variants", "decides", "workload", "before", "overrules", "adapters", "cautions", "packing",
 )  # fmt: skip
 
 

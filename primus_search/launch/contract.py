@@ -99,6 +99,16 @@ def is_off(value: Any) -> bool:
     return value in ([], ()) if isinstance(value, list | tuple) else value in OFF or str(value).lower() in OFF[5:]
 
 
+def holds(given: Settings, where: Mapping[str, str]) -> bool:
+    """Whether a file has one of these settings: keys, which may have `*`, and patterns of values between bars."""
+    pairs = ((name, str(value).lower()) for name, value in given.items())
+    return any(
+        fnmatch.fnmatchcase(name, key) and any(fnmatch.fnmatchcase(value, word) for word in words.split("|"))
+        for name, value in pairs
+        for key, words in where.items()
+    )
+
+
 def _listed(value: Any) -> list[str]:
     return [str(one) for one in value] if isinstance(value, list) else str(value).split()
 

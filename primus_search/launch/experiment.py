@@ -9,6 +9,7 @@ from typing import Any
 from primus_search.base.errors import Problem
 from primus_search.launch.contract import notes_of
 from primus_search.launch.decided import decided_keys, decided_numbers
+from primus_search.launch.document_packing import PackingKeys, full_rows, packing_in
 from primus_search.launch.read.megatron import canonical
 from primus_search.launch.workload_settings import workload_keys, workload_values
 from primus_search.launch.world import NO_WORLD, World
@@ -96,6 +97,9 @@ def experiment_of(
     has_experts = model is None or model.is_moe
     decided = decided_keys(framework, row, sizes, has_experts=has_experts)
     decided |= workload_keys(framework, sizes, has_experts=has_experts)
+    rows = PackingKeys(rows=framework.packing)
+    packing = packing_in(sizes, rows)
+    decided |= rows.met(sizes)
     notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole, decided=decided)
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
@@ -109,7 +113,8 @@ def experiment_of(
         model_problems=problems,
         world=world,
         numbers=decided_numbers(framework, row, sizes, has_experts=has_experts, is_whole=is_whole),
-        workload=workload_values(framework, sizes, has_experts=has_experts),
+        workload={**workload_values(framework, sizes, has_experts=has_experts), **packing},
+        assumed=full_rows(packing),
         not_modelled=tuple(_as_written(note, origin) for note in notes),
     )
 

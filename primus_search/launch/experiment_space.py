@@ -12,6 +12,7 @@ from primus_search.declare.variants import stack_fields
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.adapters import workload_settings
+from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.refusals import refused
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
@@ -66,7 +67,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "workload": {
             "seq_length": experiment.seq_length or 1,
             "global_batch_size": experiment.global_batch_size or 1,
-            **experiment.workload,
+            **with_lengths(experiment.workload, sets),
             **workload_settings(experiment.tuning, experiment.model),
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},

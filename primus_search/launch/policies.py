@@ -5,10 +5,9 @@ policy_in({"algorithm.adv_estimator": "grpo", ...}, keys)     # {"task": "grpo",
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
-from primus_search.launch.contract import is_off
+from primus_search.launch.contract import holds, is_off
 from primus_search.values.machine.framework import Settings
 from primus_search.values.tasks import TASKS, Task
 
@@ -39,26 +38,17 @@ def policy_in(given: Settings, keys: PolicyKeys) -> dict[str, Any]:
 
     Raises ValueError for a setting that is no number.
     """
-    task = next((task for task, where in keys.tasks.items() if _holds(given, where)), None)
+    task = next((task for task, where in keys.tasks.items() if holds(given, where)), None)
     if task is None or not TASKS[task].has_reference:
         return {"task": task} if task else {}
-    has_reference = not keys.reference or _holds(given, keys.reference)
-    where = "host" if _holds(given, keys.on_host) else "resident"
+    has_reference = not keys.reference or holds(given, keys.reference)
+    where = "host" if holds(given, keys.on_host) else "resident"
     found: dict[str, Any] = {"reference": where if has_reference else "none"}
     if TASKS[task].has_rollouts:
         found |= _number(given, "epochs", keys.epochs, int)
-        if _holds(given, keys.shares_devices):
+        if holds(given, keys.shares_devices):
             found |= _number(given, "gpu_memory_utilization", keys.gpu_memory_utilization, float)
     return {"task": task, "policy": found}
-
-
-def _holds(given: Settings, where: Mapping[str, str]) -> bool:
-    pairs = ((name, str(value).lower()) for name, value in given.items())
-    return any(
-        fnmatchcase(name, key) and any(fnmatchcase(value, word) for word in words.split("|"))
-        for name, value in pairs
-        for key, words in where.items()
-    )
 
 
 def _number(given: Settings, name: str, keys: tuple[str, ...], kind: type[int] | type[float]) -> dict[str, Any]:

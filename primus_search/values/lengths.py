@@ -13,13 +13,17 @@ import numpy as np
 
 from primus_search.values.candidates import Floats, Ints
 
-Packing = Literal["cut", "whole", "token_budget", "pad_to_longest", "pad_to_window"]
+Packing = Literal["cut", "whole", "token_budget", "unpadded", "pad_to_longest", "pad_to_window"]
 """How a row of the window is filled. `cut`: document after document, cut where the row ends, no padding. `whole`: whole
 documents, the longest first into the first row that has room, the rest padding. `token_budget`: likewise, the rest not
-computed. `pad_to_longest`, `pad_to_window`: one document a row, padded to the longest of its micro-batch or to the
-window."""
+computed. One document a row: `unpadded`, as long as it is; `pad_to_longest`, `pad_to_window`, padded to the longest of
+its micro-batch or to the window."""
+PackedAs = Packing | Literal["full"]
+"""As launch files have it: `full` rows, over which attention spans, have no lengths."""
 
-PACKS_WHOLE = ("whole", "token_budget")
+PACKS_WHOLE: tuple[Packing, ...] = ("whole", "token_budget")
+BALANCED: tuple[Packing, ...] = ("cut", "whole", "token_budget", "unpadded")
+"""Packings whose rows differ in work and not in padding."""
 MOST_POINTS = 512
 """Points that stand for the lengths of a file."""
 ROWS = 512
@@ -164,7 +168,8 @@ def filling(lengths: Lengths, packing: Packing, window: int, micro_batch_size: I
     counted = float(tokens @ shares / window)
     if packing == "pad_to_window":
         return Filling(counted, ones, ones * window)
-    below = np.minimum(np.cumsum(shares), 1.0) ** np.asarray(micro_batch_size)[:, None]
+    alike = ones if packing == "unpadded" else np.asarray(micro_batch_size)
+    below = np.minimum(np.cumsum(shares), 1.0) ** alike[:, None]
     below[:, -1] = 1.0
     longest = np.diff(below, prepend=0.0)
     mean = (longest * tokens).sum(axis=1)

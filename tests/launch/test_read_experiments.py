@@ -164,7 +164,8 @@ def what_is_read(path: Path) -> Any:
         found = read_experiment(path, 16)
     except InputError as error:
         return str(error)
-    return dict(found.row), found.seq_length, found.global_batch_size, found.model, found.numbers, found.not_modelled
+    of_job = found.seq_length, found.global_batch_size, found.workload
+    return dict(found.row), of_job, found.model, found.numbers, found.not_modelled
 
 
 def test_no_key_of_primus_is_lost(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from primus_search.files.known_keys import key_table
 from primus_search.files.plain_forms import from_plain
 from primus_search.launch.adapters import LoraKeys
+from primus_search.launch.document_packing import PackingKeys
 from primus_search.launch.policies import PolicyKeys
 from primus_search.values.machine.framework import ANY, Settings
 
@@ -32,7 +33,8 @@ class Launcher:
     defaults     what the launcher takes where a file does not say, under the contract's names, beside its own
     overrules    settings that a value of a key means whatever else the file says
     adapters     keys under which a part of the weights is trained that is not modelled, and the values that say so
-    lora, policy what it calls the settings of low-rank adapters, and of a policy that is trained
+    lora, policy, packing  what it calls the settings of low-rank adapters, of a policy that is trained, and of how rows
+                 are filled from documents
     refused      values of keys with which a file is not read, and why
     effects      keys that move time or memory and are not priced, and how; `irrelevant`: those that move neither
     notes        what is said of every file: what of the job is not priced
@@ -63,6 +65,7 @@ class Launcher:
     adapters: Mapping[str, str] = field(default_factory=dict)
     lora: LoraKeys = field(default_factory=LoraKeys)
     policy: PolicyKeys = field(default_factory=PolicyKeys)
+    packing: PackingKeys = field(default_factory=PackingKeys)
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     effects: Mapping[str, str] = field(default_factory=dict)
     irrelevant: tuple[str, ...] = ()

@@ -20,6 +20,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.source import parse, shown
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import is_off, shortened, whole
+from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
@@ -170,7 +171,8 @@ def of_given(
 ) -> Experiment:  # fmt: skip
     """The job of settings under the names of a launcher, as `read_launcher`."""
     refuse_adapters(given, launcher.adapters)
-    policy = policy_in({**launcher.defaults, **given}, launcher.policy)
+    stated = {**launcher.defaults, **given}
+    policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     tuning = lora | policy if "policy" in policy else policy | lora
     for key, reasons in launcher.refused.items():
@@ -185,7 +187,7 @@ def of_given(
     if missing:
         named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
         raise ValueError(f"depends on {named}: set them in the environment (NAME=value before the command), or --args")
-    if gpus := first_known(launcher.formulas.get("gpus", ()), {**launcher.defaults, **given}):
+    if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         sizes = ("global_batch_size", "micro_batch_size")
@@ -200,10 +202,11 @@ def of_given(
         world=started,
         program=launcher.title,
         tuning=tuning,
+        workload={**read.workload, **packing},
         stacks=launcher.stacks,
         written={},
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
-        assumed=(*read.assumed, *launcher.notes),
+        assumed=(*(full_rows(packing) or read.assumed), *launcher.notes),
     )
 
 
@@ -241,7 +244,7 @@ VALUE = "$value"
 def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[str]]:
     """Settings under the names of the contract, and a note of each that is not among them."""
     read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
-    read |= {*launcher.adapters, *launcher.lora.read, *launcher.refused, *launcher.sizes}
+    read |= {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
     of_formulas, counts = names_in(launcher), settings_read(launcher.contract)
     found: dict[str, Any] = {}
     notes: list[str] = []

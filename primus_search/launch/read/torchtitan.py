@@ -39,7 +39,7 @@ ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
 COMPILE, COMPONENTS = "compile.enable", "compile.components"
 EAGER = "eager"
 """The variant of a stack whose blocks are not compiled."""
-CLASSED = ("activation_checkpoint", "loss", "optimizer")
+CLASSED = ("activation_checkpoint", "dataloader", "loss", "optimizer")
 """Sections of 0.3.0 that are one of several classes."""
 CHECKPOINTING = "activation_checkpoint"
 EXPERT_TP = "parallelism.expert_tensor_parallel_degree"

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from primus_search.values.lengths import PackedAs
+
 ANY = "any"
 """Name of the union of frameworks: what at least one launcher may express is legal."""
 
@@ -161,6 +163,7 @@ class Framework:
     decides   numbers of the stack that settings of a job decide
     workload  values of a workload that settings of a job make; a later row counts
     adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
+    packing   by how rows are filled from documents the settings of files that fill them so, the first that holds
     """
 
     name: str = ANY
@@ -190,6 +193,7 @@ class Framework:
     workload: tuple[WorkloadSetting, ...] = ()
     priced: Settings = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
+    packing: Mapping[PackedAs, Mapping[str, str]] = field(default_factory=dict)
     before: Mapping[str, "Framework"] = field(default_factory=dict)
 
     @cached_property
