@@ -29,6 +29,7 @@ from primus_search.space import Enumerator
 LIST = Path(__file__).with_suffix(".tsv")
 KINDS = ("read", "refused rightly", "refused wrongly", "misread")
 DEGREES = ("tp", "pp", "ep")
+ENDS = (".sh", ".yaml", ".yml", ".py", ".json", ".toml", ".slurm", ".sbatch", ".sub", ".conf")
 
 
 def rows() -> list[dict[str, str]]:
@@ -37,19 +38,23 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(file, delimiter="\t"))
 
 
-def unpacked(root: Path, commit: str, paths: list[str], into: Path) -> Path:
-    """A folder with the files of a commit and all beside them: the checkout, or what `git archive` gives."""
+def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) -> Path:
+    """A folder with the job files of a commit and what they name: the checkout, or what `git archive` gives.
+
+    Of a repository that is a partial clone other files may be missing.
+    """
     if not (root / "HEAD").exists():
         return root
-    folders = sorted({path.rpartition("/")[0] for path in paths})
-    for wanted in ([], folders):  # a partial clone may lack files elsewhere
-        packed = subprocess.run(["git", "-C", str(root), "archive", commit, *wanted], capture_output=True, check=False)
+    git = ["git", "-C", str(root)]
+    listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", commit], capture_output=True, check=False, text=True)
+    paths = [path for path in listed.stdout.splitlines() if path.endswith(ENDS)]
+    folders = sorted({row["path"].rpartition("/")[0] or row["path"] for row in rows})
+    for wanted in (paths, folders, [row["path"] for row in rows]):
+        packed = subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)
         if not packed.returncode:
+            with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+                archive.extractall(into, filter="data")
             break
-    else:
-        return into
-    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
-        archive.extractall(into, filter="data")
     return into
 
 
@@ -79,7 +84,17 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
     )
 
 
-ASKS = ("give --model", "does not set", "depends on", "exits before", "wants arguments", "does not start it")
+ASKS = (
+    "give --model",
+    "does not set",
+    "depends on",
+    "exits before",
+    "wants arguments",
+    "does not start it",
+    "give the script",
+    "give one of them",
+    "name one",
+)
 """What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
 
 
@@ -88,15 +103,18 @@ def _refused(expect: str, reason: str) -> str:
     return "refused wrongly" if is_wrong else "refused rightly"
 
 
+OF_POLICY = r"(?<![\w-])" + "".join(rf"(?<!{engine}\.)" for engine in ("rollout", "vllm", "engine", "teacher", "ref"))
+"""In front of a name of the job's own, not of an engine of rollouts, a teacher or a reference."""
+
+
 def _degrees(text: str) -> dict[str, set[int]]:
     """Every number that stands behind a usual name of a degree; names that only a number stands behind."""
     found: dict[str, set[int]] = {}
     for name in DEGREES:
-        said = re.findall(
-            rf"(?<![\w-])(?<!rollout\.)(?:{FOUND[name].replace('_', '[_-]')})[\"']?\s*[:= ]\s*[\"']?(\S+)", text
-        )
+        names = FOUND[name].replace("_", "[_-]")
+        said = re.findall(rf"{OF_POLICY}(?:{names})[\"']?\s*[:= ]\s*[\"']?(\S+)", text)
         if said and all(one.strip("\"',\\").isdecimal() for one in said):
-            found[name] = {int(one.strip("\"',\\")) for one in said}
+            found[name] = {max(int(one.strip("\"',\\")), 1) for one in said}  # 0 of GPT-NeoX is none
     return found
 
 
@@ -106,7 +124,7 @@ def outcomes(checkouts: Mapping[str, Path]) -> Iterator[tuple[dict[str, str], st
     for repository, commit in dict.fromkeys((row["repository"], row["commit"]) for row in listed):
         of_commit = [row for row in listed if (row["repository"], row["commit"]) == (repository, commit)]
         with tempfile.TemporaryDirectory() as folder:
-            root = unpacked(checkouts[repository], commit, [row["path"] for row in of_commit], Path(folder))
+            root = unpacked(checkouts[repository], commit, of_commit, Path(folder))
             for row in of_commit:
                 if (root / row["path"]).is_file():
                     yield row, *outcome(root / row["path"], row["expect"])

@@ -11,7 +11,6 @@ the field name and the base value. Decimal and binary prefixes are both legal, b
 """
 
 import math
-from functools import cache
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
@@ -59,19 +58,18 @@ def to_base(key: str, value: float) -> tuple[str, float]:
     return f"{stem}_{base}", value * factor
 
 
-@cache
-def yaml_keys(field: str) -> tuple[str, ...]:
+def yaml_keys(field: str) -> list[str]:
     """Every YAML key that fills `field`: the field itself, or its stem with each unit that converts to its base.
 
     >>> yaml_keys("latency_s")
-    ('latency_ns', 'latency_us', 'latency_ms', 'latency_s')
+    ['latency_ns', 'latency_us', 'latency_ms', 'latency_s']
     """
-    matches = (
+    matches = [
         f"{field.removesuffix('_' + base)}_{suffix}"
         for suffix, (base, _) in SUFFIXES.items()
         if field.endswith("_" + base) and not (base == "s" and field.endswith("_per_s"))
-    )
-    return tuple(matches) or (field,)
+    ]
+    return matches or [field]
 
 
 _AMOUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}

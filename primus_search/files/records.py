@@ -18,7 +18,6 @@ import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -27,8 +26,6 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.values import range_problem
 from primus_search.files.search_path import FileKind, find, is_path, names, unknown
 from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted, read
-
-type_hints = cache(typing.get_type_hints)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
         return None
     before = len(reading.problems)
     values = dict(given or {})
-    hints = type_hints(cls)
+    hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and f.name not in values}
     allowed = [key for name in fields for key in units.yaml_keys(name)]
     filled: dict[str, str] = {}

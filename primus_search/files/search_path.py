@@ -13,11 +13,9 @@ YAML/JSON ending) is a path, looked up beside the file that names it, then in th
 
 import os
 import re
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextvars import ContextVar
 from enum import Enum
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,22 +82,12 @@ def _folders(kind: FileKind) -> list[Path]:
     return folders
 
 
-SETTLED_S = 1.0
-"""Seconds after which a change of a folder has another time than the one before."""
-
-
-def _files(folder: Path) -> Sequence[Path]:
+def _files(folder: Path) -> list[Path]:
     """YAML files of a folder; none where it cannot be listed."""
     try:
-        changed = folder.stat().st_mtime
-        return _listed(folder, changed) if time.time() - changed > SETTLED_S else _listed.__wrapped__(folder, changed)
+        return [folder / entry.name for entry in os.scandir(folder) if entry.name.endswith(".yaml")]
     except OSError:
-        return ()
-
-
-@lru_cache(maxsize=128)
-def _listed(folder: Path, _changed: float) -> tuple[Path, ...]:
-    return tuple(folder / entry.name for entry in os.scandir(folder) if entry.name.endswith(".yaml"))
+        return []
 
 
 def shipped(kind: FileKind) -> dict[str, Path]:

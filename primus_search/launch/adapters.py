@@ -24,7 +24,8 @@ class LoraKeys:
     """What a launcher calls the settings of adapters; the first key that a file sets counts.
 
     when      keys, which may have `*`, and the values with which a file trains adapters
-    bases     formats of frozen weights by the value of a key
+    switches  keys that put adapters on modules, beside those of `modules`
+    bases     formats of frozen weights by the value of a key, which may have `*`
     defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
     """
 
@@ -33,13 +34,16 @@ class LoraKeys:
     alpha: tuple[str, ...] = ()
     dropout: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
 
     @property
     def read(self) -> frozenset[str]:
         """Every key."""
-        return frozenset((*self.when, *self.rank, *self.alpha, *self.dropout, *self.modules, *self.bases))
+        return frozenset(
+            (*self.when, *self.rank, *self.alpha, *self.dropout, *self.modules, *self.switches, *self.bases)
+        )
 
 
 SFT: Mapping[str, Any] = {"task": "sft"}
@@ -79,8 +83,15 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
             except ValueError:
                 raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
     key = next((key for key in keys.modules if not is_off(given.get(key))), "")
-    found["modules"] = _listed(key, given[key]) if key else list(found.get("modules", []))
-    of_base = (words[value] for key, words in keys.bases.items() if (value := str(given.get(key)).lower()) in words)
+    switched = [one for name, many in keys.switches.items() if not is_off(given.get(name)) for one in many]
+    listed = _listed(key, given[key]) if key else []
+    found["modules"] = [*listed, *switched] or list(found.get("modules", []))
+    of_base = (
+        base
+        for key, words in keys.bases.items()
+        for word, base in words.items()
+        if fnmatchcase(str(given.get(key)).lower(), word)
+    )
     base = next(of_base, "")
     return {"task": "qlora" if base else "lora", "lora": found | ({"base": base} if base else {})}
 

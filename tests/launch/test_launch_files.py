@@ -605,7 +605,7 @@ def test_a_script_written_by_hand_is_understood(tmp_path: Path) -> None:
             "train --tensor-model-parallel-size ${TP}",
             "depends on TP: set them in the environment",
         ),
-        ("b.sh", "python train.py --tp 8", "is no experiment"),
+        ("b.sh", "python train.py --tp 8", "is a script that starts a program which is not read"),
         ("c.toml", "[parallelism", "Expected ']'"),
         ("d.yaml", "modules:\n  post_trainer: {}\n", "expected modules.pre_trainer.model"),
         ("e.yaml", "modules:\n  pre_trainer: {framework: jax, model: x.yaml}\n", "framework 'jax' is not read"),

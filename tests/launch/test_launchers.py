@@ -1,5 +1,6 @@
 """Jobs of other launchers read through their tables: a small file of each, and what the job is."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,83 @@ accelerate launch --config_file fsdp.yaml --num_machines 2 --num_processes 16 \\
   train.py --model_name_or_path meta-llama/Llama-2-7b-hf \\
   --per_device_train_batch_size 2 --gradient_accumulation_steps 4 --max_seq_length 4096 --gradient_checkpointing True
 """
+AXOLOTL = """
+base_model: NousResearch/Meta-Llama-3-8B
+sequence_len: 8192
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+fsdp_version: 2
+fsdp_config: {transformer_layer_cls_to_wrap: LlamaDecoderLayer}
+context_parallel_size: 2
+"""
+LITGPT = """
+checkpoint_dir: checkpoints/google/gemma-2-9b
+devices: 4
+num_nodes: 2
+lora_r: 8
+lora_query: true
+lora_mlp: true
+quantize: bnb.nf4
+train: {global_batch_size: 64, micro_batch_size: 2, max_seq_length: 512}
+"""
+TORCHTUNE = """
+model: {_component_: torchtune.models.llama3_1.llama3_1_70b}
+checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-70B-Instruct/}
+tokenizer: {max_seq_len: 4096}
+batch_size: 2
+tensor_parallel_dim: 2
+gradient_accumulation_steps: 1
+enable_activation_checkpointing: True
+"""
+OPENRLHF = """
+read -r -d '' training_commands <<EOF
+openrlhf.cli.train_sft --data.max_len 2048 --train.batch_size 256 --train.micro_batch_size 2 \\
+   --model.model_name_or_path meta-llama/Meta-Llama-3-8B --ds.zero_stage 3 --model.gradient_checkpointing_enable
+EOF
+if [[ ${1} != "slurm" ]]; then
+    deepspeed --num_gpus 8 --module $training_commands
+fi
+"""
+SKYRL = """
+IFS=',' read -r PROMPT ANSWER <<< "1024,3072"
+uv run --isolated -m skyrl.train.entrypoints.main_base trainer.policy.model.path=Qwen/Qwen2.5-7B-Instruct \\
+  trainer.strategy=fsdp2 trainer.placement.policy_num_gpus_per_node=8 trainer.policy_mini_batch_size=64 \\
+  trainer.micro_train_batch_size_per_gpu=2 trainer.max_prompt_length=$PROMPT generator.n_samples_per_prompt=4 \\
+  generator.sampling_params.max_generate_length=$ANSWER generator.inference_engine.tensor_parallel_size=2
+"""
+NEMO_1 = """
+trainer: {num_nodes: 2, devices: 8}
+model:
+  micro_batch_size: 1
+  global_batch_size: 128
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  encoder_seq_length: 4096
+  max_position_embeddings: ${model.encoder_seq_length}
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 32
+  optim: {name: distributed_fused_adam}
+"""
+FLAGSCALE = """
+defaults: [_self_, {train: one}]
+experiment: {runner: {nnodes: 2, nproc_per_node: 8}}
+"""
+FLAGSCALE_ONE = """
+system: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, precision: {bf16: true}}
+model: {num_layers: 8, hidden_size: 1024, num_attention_heads: 16, seq_length: 4096, max_position_embeddings: 4096,
+  micro_batch_size: 1, global_batch_size: 128}
+"""
+XTUNER = """
+pretrained_model_name_or_path = "meta-llama/Llama-2-7b-hf"
+max_length, pack_to_max_length = 2048, True
+max_length = 2048
+batch_size = 1
+accumulative_counts = 16
+model = dict(type=SupervisedFinetune, lora=dict(type=LoraConfig, r=64, lora_alpha=16))
+"""
 ACCELERATE = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 8\n"
 FILES = {
     "swift.sh": SWIFT,
@@ -147,6 +225,14 @@ FILES = {
     "factory.yaml": FACTORY,
     "factory_megatron.yaml": FACTORY_MEGATRON,
     "trainer.sh": TRAINER,
+    "axolotl.yaml": AXOLOTL,
+    "litgpt.yaml": LITGPT,
+    "torchtune.yaml": TORCHTUNE,
+    "openrlhf.sh": OPENRLHF,
+    "skyrl.sh": SKYRL,
+    "nemo_1.yaml": NEMO_1,
+    "flagscale.yaml": FLAGSCALE,
+    "xtuner.py": XTUNER,
     "base.yaml": NEMO_RL_BASE,
     "fsdp.yaml": ACCELERATE,
 }
@@ -235,6 +321,35 @@ JOBS: dict[str, dict[str, Any]] = {
         "sharding": "fsdp2",
         "recompute": "full",
     },
+    "axolotl.yaml": {
+        "model": "llama3_8b",
+        "seq_length": 8192,
+        "batch": 64,
+        "cp": 2,
+        "recompute": "full",
+        "sharding": "fsdp2",
+    },
+    "litgpt.yaml": {
+        "model": "gemma2_9b",
+        "gpus": 8,
+        "seq_length": 512,
+        "batch": 64,
+        "micro_batch_size": 2,
+        "recompute": "full",
+    },
+    "torchtune.yaml": {"model": "llama3.1_70b", "seq_length": 4096, "batch": 16, "tp": 2, "recompute": "full"},
+    "openrlhf.sh": {
+        "model": "llama3_8b",
+        "gpus": 8,
+        "seq_length": 2048,
+        "batch": 256,
+        "sharding": "fsdp2",
+        "recompute": "full",
+    },
+    "skyrl.sh": {"model": "qwen2.5_7b", "gpus": 8, "seq_length": 4096, "batch": 256, "micro_batch_size": 2, "tp": 1},
+    "nemo_1.yaml": {"gpus": 16, "seq_length": 4096, "batch": 128, "tp": 2, "sharding": "distributed_optimizer"},
+    "flagscale.yaml": {"gpus": 16, "seq_length": 4096, "batch": 128, "tp": 4},
+    "xtuner.py": {"model": "llama2_7b", "seq_length": 2048, "batch": 256, "sharding": "zero2"},
 }
 
 
@@ -243,6 +358,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", "/home/someone")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "one.yaml").write_text(FLAGSCALE_ONE, encoding="utf-8")
     return tmp_path
 
 
@@ -259,7 +376,7 @@ def test_a_file_of_a_launcher_is_the_job_that_it_starts(folder: Path, name: str)
 def test_a_file_of_a_launcher_is_priced(folder: Path, name: str) -> None:
     begun = start(folder / name, "h100", 0)
     assert f"read as a job of {begun.experiment.program}, by the rules of " in begun.notes[0]
-    assert space_of(begun, [], None, "").model == begun.experiment.model
+    assert replace(space_of(begun, [], None, "").model, adapters=None) == begun.experiment.model
 
 
 ADAPTERS = {
@@ -285,6 +402,13 @@ ADAPTERS = {
     ),
     "trainer.sh": ("--gradient_checkpointing True", "--use_peft True --lora_r 4", 4, ["linear_q", "linear_v"]),
     "slime.sh": ("--colocate", "--colocate --lora-rank 16", 16, ["linear_qkv"]),
+    "axolotl.yaml": ("base_model", "adapter: lora\nlora_r: 32\nlora_target_linear: true\nbase_model", 32, ["linear_q"]),
+    "torchtune.yaml": (
+        "_component_:",
+        "lora_rank: 8, lora_attn_modules: [q_proj, output_proj], apply_lora_to_mlp: True, _component_:",
+        8,
+        ["linear_q", "linear_proj", "linear_fc2"],
+    ),
 }
 
 

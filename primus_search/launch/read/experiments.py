@@ -30,7 +30,14 @@ from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan
 from primus_search.launch.read.launcher_table import launchers
-from primus_search.launch.read.launchers import OF_ADAPTERS, launcher_of, of_given, read_launcher, refuse_adapters
+from primus_search.launch.read.launchers import (
+    OF_ADAPTERS,
+    PLACES,
+    launcher_of,
+    of_given,
+    read_launcher,
+    refuse_adapters,
+)
 from primus_search.launch.read.megatron import candidate_words, model_keys
 from primus_search.launch.read.other_files import not_read
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
@@ -105,12 +112,14 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     """What reads a file, by how it is written; None where it is no experiment."""
     if path.suffix == ".toml":
         return _job_file
-    if path.suffix == ".py":
-        return _configuration if CONFIGURES.search(text) else None
+    if path.suffix == ".py" and CONFIGURES.search(text):
+        return _configuration
     if path.suffix == ".json" and is_dump(text):
         return _dump
     if launcher := launcher_of(path, text):
-        return lambda path, text, world, model: read_launcher(path, text, launcher, world, model, of_settings)
+        return lambda path, text, world, model, *_: read_launcher(path, text, launcher, world, model, of_settings)
+    if path.suffix == ".py":
+        return None
     if re.search(r"^modules:", text, re.MULTILINE):
         return _primus
     if MODEL_ARGUMENTS.search(text):
@@ -249,13 +258,13 @@ def _megatron(path: Path, text: str, world: int, model: Model | None) -> Experim
     if len(dumped) >= LEAST_ARGUMENTS:
         given = {key: _plain(value) for key, value in dumped}
         return _of_arguments(path, given, world, model, is_whole=False)
-    return _of_written(path, settings_in(text, folder=path.parent), world, model)
+    return _of_written(path, settings_in(text, folder=path.parent), world, model, text)
 
 
-def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None) -> Experiment:
+def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None, text: str = "") -> Experiment:
     """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
     refuse_adapters(found, OF_ADAPTERS)
-    given, undecided = _decided(_with_deepspeed(found, path.parent))
+    given, undecided = _decided(_with_deepspeed(found, path.parent), text)
     tuning = tuning_in(given, OF_MEGATRON)
     own = {key: value for key, value in given.items() if not tuning or key not in OF_MEGATRON.read}
     read = _of_arguments(path, own, world, model)
@@ -278,6 +287,8 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Settings with those of DeepSpeed's JSON, which the script writes or which stands beside it."""
     if found.get("deepspeed") and str(found.get("num_experts", "1")) != "1":
         found |= _deepspeed_experts(found)
+    elif found.get("deepspeed"):
+        found.pop("num_experts", None)
     text = found.pop(WRITTEN, "")
     name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name
@@ -315,7 +326,7 @@ OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size
 """Keys of DeepSpeed's JSON and the arguments that they stand in for."""
 
 
-def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _decided(found: dict[str, Any], text: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
     """Settings of a script without variables that have no value, and notes on tests without an answer.
 
     Those of keys that are not read stay as they are written. Raises ValueError where a setting that is read has no
@@ -338,9 +349,8 @@ def _decided(found: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         how = (
             "set them in the environment (NAME=value before the command), or what the script is started with by --args"
         )
-        arguments = " ".join(
-            f"<{one}>" for one in range(1, max((int(n) for n in missing if n.isdecimal()), default=0) + 1)
-        )
+        places = [int(one) for one in (*missing, *PLACES.findall(text)) if one.isdecimal()]
+        arguments = " ".join(f"<{one}>" for one in range(1, max(places, default=0) + 1))
         line = f": primus-search project FILE --args '{arguments}'" if arguments else ""
         raise ValueError(f"depends on {names}: {how}{line}")
     notes = tuple(f"{_named(name)} {_why(name, keys)}" for name, keys in undecided.items() if not keys or keys & read)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.files.known_keys import key_table
 from primus_search.files.source import Document, plain, shown
 from primus_search.launch.read.launcher_table import Launcher
 from primus_search.launch.script.shell_variables import UNSET
@@ -23,9 +24,9 @@ _KIND = re.compile(r"(?:[-_](?:instruct|base|chat|hf|it|bf16|fp8|nvfp4|thinking|
 def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model that a file names or sizes, and why there is none."""
     fields = {k.removeprefix(f"{launcher.config}."): v for k, v in given.items() if k.startswith(f"{launcher.config}.")}
-    if launcher.config and fields:
-        return _of_config(path, launcher, fields)
     named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
+    if launcher.config and fields and (_family(launcher, fields) or not named):
+        return _of_config(path, launcher, fields)
     resized = next((key for key in given if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
     if resized:
         what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
@@ -73,21 +74,37 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     tails = {t.rpartition("/")[2].lower(): preset for preset in presets().values() for t in preset.tokenizers}
     tails |= {_KIND.sub("", tail): preset for tail, preset in tails.items() if _KIND.sub("", tail) not in tails}
     found = next((tails[one] for one in (tail, _KIND.sub("", tail)) if one in tails), None)
-    return found.model if found else None
+    part = language_part(name)
+    return found.model if found else load_preset(part).model if part else None
+
+
+def language_part(name: str) -> str:
+    """The preset that the language model of a named model of several parts is; empty where it is none."""
+    parts: Mapping[str, str] = key_table("language_parts")["models"]
+    return parts.get(_KIND.sub("", name.strip().rstrip("/").rpartition("/")[2].lower()), "")
 
 
 def _of_config(path: Path, launcher: Launcher, fields: dict[str, Any]) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model of fields that stand in the file as in a config.json."""
     from primus_search.models import huggingface  # every family of models: presets need none of them
 
-    family = next((family for key, family in launcher.config_of.items() if fields.get(key)), "")
+    family = _family(launcher, fields)
     if not family:
         known = ", ".join(launcher.config_of)
         what = f"{launcher.config} is of no family that is read ({known}); give --model its config.json"
         return None, (Problem(shown(path), what),)
     kept = {k: v for k, v in fields.items() if not any(fnmatchcase(k, one) for one in launcher.config_drops)}
+    kept = {launcher.config_renamed.get(k, k): v for k, v in kept.items()}
     data = {"model_type": family} | {k: plain(v) if isinstance(v, str) else v for k, v in kept.items()}
     try:
         return replace(huggingface.from_document(Document(shown(path), data)), name=path.stem), ()
     except InputError as error:
         return None, error.problems
+
+
+def _family(launcher: Launcher, fields: Settings) -> str:
+    """The family that a switch of a file names; empty where none does."""
+    pairs = ((key.partition("="), family) for key, family in launcher.config_of.items())
+    return next(
+        (family for (key, _, value), family in pairs if fields.get(key) and value in ("", str(fields[key]))), ""
+    )

@@ -25,7 +25,8 @@ class Launcher:
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
     sizes        keys that make it another model than it is called
-    config       the key below which the fields of a config.json stand; `config_of`: the switch that names its family
+    config       the key below which the fields of a config.json stand; `config_of`: the switch (`key=value`) that names
+                 its family; `config_renamed`, `config_drops`: its own names of fields, and those without an effect
     nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
     prefixes, own  sections whose keys have the contract's own names; single keys that have them
     renamed, translated  the contract's name of a key; the settings that a value of it means
@@ -51,6 +52,7 @@ class Launcher:
     sizes: tuple[str, ...] = ()
     config: str = ""
     config_of: Mapping[str, str] = field(default_factory=dict)
+    config_renamed: Mapping[str, str] = field(default_factory=dict)
     config_drops: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     per_node: tuple[str, ...] = ()

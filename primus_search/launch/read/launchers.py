@@ -17,18 +17,18 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
-from primus_search.files.source import parse, shown
+from primus_search.files.source import shown
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
+from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
-from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
+from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of
 from primus_search.launch.read.launcher_table import Launcher, fits, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS
-from primus_search.launch.read.torchtitan import flattened
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
@@ -40,11 +40,11 @@ from primus_search.values.model import Model
 
 def launcher_of(path: Path, text: str) -> Launcher | None:
     """The launcher that a file is written for; None where it is none of them."""
-    is_script = path.suffix not in (".yaml", ".yml", ".json")
+    is_script = path.suffix not in ENDS
     if is_script and not any(one.program and re.search(one.program, text) for one in launchers().values()):
         return None
     try:
-        given = {} if is_script else _of_document(path, text)
+        given = {} if is_script else settings_of(path, text)
     except InputError:
         return None
     for one in launchers().values():
@@ -66,27 +66,6 @@ def _has(given: Settings, key: str, value: str) -> bool:
 
 # --- what a file gives ------------------------------------------------------------------------------------------------
 
-_PARENTS = ("defaults",)
-"""Keys of a document that names others whose settings it changes (NeMo-RL)."""
-
-
-def _of_document(path: Path, text: str, depth: int = 0) -> dict[str, Any]:
-    """The keys of a document with dots between sections, over those of the documents that it changes."""
-    data = parse(text, path.name).data
-    if not isinstance(data, dict):
-        return {}
-    given: dict[str, Any] = {}
-    for key in _PARENTS:
-        parents = data.get(key)
-        for parent in [parents] if isinstance(parents, str) else []:
-            file = path.parent / parent
-            if depth < MOST_PARENTS and file.is_file():
-                given |= _of_document(file, read_text(file, most=MAX_TABLE_BYTES), depth + 1)
-    return given | {name.replace("-", "_"): _written(value) for name, value in flattened(data).items()}
-
-
-MOST_PARENTS = 8
-
 
 def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     """Settings of the last command of a launcher, those of documents beside the script that it names; its words; and
@@ -99,13 +78,13 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
         name = word.rpartition("=")[2]
         file = path.parent / Path(name).name
         if name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name) and file.is_file():
-            given |= _of_document(file, read_text(file, most=MAX_TABLE_BYTES))
+            given |= settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
     for key, value in _words(words):
-        given[key] = _written(value)
+        given[key] = written(value)
     return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
-_PLACES = re.compile(r"\$\{?([1-9])\b")
+PLACES = re.compile(r"\$\{?([1-9])\b")
 """Arguments that a script is started with."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
@@ -128,16 +107,6 @@ def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
     yield from ((key, values if len(values) > 1 else values[0] if values else True) for key, values in several.items())
 
 
-def _written(value: Any) -> Any:
-    """A value as YAML has it: true, null and lists of a command line, too."""
-    if not isinstance(value, str) or UNSET.search(value):
-        return value
-    if value[:1] == "[" and value[-1:] == "]":
-        return [part.strip(" '\"") for part in value[1:-1].split(",") if part.strip()]
-    words = {"true": True, "false": False, "null": None, "none": None, "~": None}
-    return words.get(value.lower(), value)
-
-
 # --- what it means ----------------------------------------------------------------------------------------------------
 
 
@@ -154,12 +123,12 @@ def read_launcher(
     """
     words: list[str] = []
     variables: dict[str, str] = {}
-    if path.suffix in (".yaml", ".yml", ".json"):
-        given = _of_document(path, text)
+    if path.suffix in ENDS:
+        given = settings_of(path, text)
     else:
         given, words, variables = _of_script(path, text, launcher)
         if not words:
-            arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, _PLACES.findall(text)), default=1) + 1))
+            arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, PLACES.findall(text)), default=1) + 1))
             raise ValueError(f"wants arguments: primus-search project {shown(path)} --args '{arguments}'")
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
@@ -181,6 +150,9 @@ def of_given(
             raise ValueError(f"{key}: {shortened(given[key])}: {why}")
     found, notes = _renamed(launcher, given)
     loaded, problems = (model, ()) if model else model_of(path, launcher, given)
+    named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
+    if not model and (part := language_part(named)):
+        notes.append(f"of {named} the language model ({part}) is priced, towers for images and sound are not")
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
     missing = sorted({name for key in counts & found.keys() for name in UNSET.findall(str(found[key]))})

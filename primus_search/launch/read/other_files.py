@@ -6,30 +6,13 @@ not_read(Path("train.py"), text)     "is Python (a recipe of Megatron-Bridge), w
 import re
 from pathlib import Path
 
+from primus_search.files.known_keys import key_table
 from primus_search.launch.read.recipes import recipes
+from primus_search.models.presets import presets
 
 _FUNCTION = re.compile(r"^def ([a-z]\w{1,200}_config)\(|\bas ([a-z]\w{1,200}_config)\b", re.MULTILINE)
 """A function of a Python file that may be a recipe, or one that it imports under another name."""
 MOST_NAMED = 12
-KINDS: tuple[tuple[str, str, str], ...] = (
-    (r"\.py$", r"torchtitan", "is Python (torchtitan) without a function that returns a Trainer.Config"),
-    (r"\.py$", r"megatron\.bridge|nemo\.", "is Python (a recipe of Megatron-Bridge or NeMo), which is not run"),
-    (r"\.py$", r"TrainingArguments|SFTConfig|accelerat", "is Python (Hugging Face Trainer), which is not run"),
-    (r"\.py$", r"deepspeed", "is Python (a program of DeepSpeed), which is not run"),
-    (r"\.py$", r"", "is Python, which is not run"),
-    (r"\.json$", r'"zero_optimization"', "is DeepSpeed's JSON, which names no model; its script is read"),
-    (r"\.json$", r'"(?:model_type|architectures)"', "is a model's config.json: give it as --model"),
-    (r"\.ya?ml$", r"^compute_environment:", "is accelerate's YAML, which names no model; its script is read"),
-    (r"\.ya?ml$", r"^apiVersion:", "is a manifest of Kubernetes; the script inside it is read"),
-    (r"\.ya?ml$", r"^(?:workload|space):", "is a space of primus-search: primus-search run searches it"),
-    (r"\.ya?ml$", r"^(?:extends|num_layers|hidden_size):", "is a model file, which starts nothing: give it as --model"),
-    (r"\.ya?ml$", r"", "is a YAML of no launcher that is read"),
-    (r"", r"^#SBATCH", "is a Slurm wrapper: give the script or file that it starts"),
-    (r"", r"deepspeed", "is a script of DeepSpeed without a model's name and a batch per device"),
-    (r"", r"\.py\b", "is a script that starts a program which is not read"),
-    (r"", r"", "is no job file or script that is read"),
-)  # fmt: skip
-"""Ends of a file's name, a pattern of its text, and what such a file is; the first that fits counts."""
 FOUND = {
     "tp": r"tensor_(?:model_)?parallel(?:_size|_degree|ism)?|tp_size|tp|model_parallel_size",
     "pp": r"pipeline_(?:model_)?parallel(?:_size|_degree|ism)?|pp_size|pp|pipe_parallel_size",
@@ -49,8 +32,12 @@ def not_read(path: Path, text: str) -> str:
     ]:
         shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
         return f"holds {len(names)} recipes; name one: primus-search project --recipe {names[0]} ({shown})"
-    kind = next(what for end, has, what in KINDS if re.search(end, path.name) and re.search(has, text, re.MULTILINE))
-    return f"is no experiment: it {kind}; the same job is priced by {command(text)}"
+    kind = next(
+        what
+        for end, has, what in key_table("other_files")["kinds"]
+        if re.search(end, path.name) and re.search(has, text, re.MULTILINE)
+    )
+    return f"{kind}; the same job is priced by {command(text)}"
 
 
 def command(text: str) -> str:
@@ -62,4 +49,11 @@ def command(text: str) -> str:
         )
         sets += [f"--set {name}={found[1]}"] if found else []
     named = " ".join(sets) or "--set tp=.. --set micro_batch_size=.. --set global_batch_size=.."
-    return f"primus-search project --model MODEL --hardware NAME --nodes N {named}"
+    return f"primus-search project --model {_preset_in(text)} --hardware NAME --nodes N {named}"
+
+
+def _preset_in(text: str) -> str:
+    """The first preset that a text names as the hub does; MODEL where it names none."""
+    tails = {t.rpartition("/")[2].lower(): name for name, preset in presets().items() for t in preset.tokenizers}
+    words = (word.rpartition("/")[2].lower() for word in re.findall(r"[\w.-]{1,80}/[\w.-]{1,80}", text))
+    return next((tails[word] for word in words if word in tails), "MODEL")

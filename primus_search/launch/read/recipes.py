@@ -133,7 +133,16 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         return NamedRecipe(name, overrides, World(gpus, per_node) if gpus else world_of(words, bash.slurm(text)))
-    raise ValueError("starts no program with --recipe NAME")
+    exits = f"line {script.left}: the script exits before it " if script.left else ""
+    named = next(
+        (
+            f": primus-search project --recipe {one}"
+            for one in re.findall(r"\w{1,200}_config\b", text)
+            if one.removesuffix("_config") in recipes()
+        ),
+        "",
+    )
+    raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
 
 
 def _setting(section: str, name: str) -> str:

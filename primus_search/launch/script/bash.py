@@ -245,6 +245,12 @@ class Script:
         """Whether a command only takes its here-document: into a file, or as a script that is followed."""
         bodies = [one.document for one in node.redirections if one.document is not None]
         target = next((one.text.split(" ", 1)[1] for one in node.redirections if one.text.startswith(">")), "")
+        strings = [one.text.removeprefix("<<<") for one in node.redirections if one.text.startswith("<<<")]
+        if words[0] == "read" and (bodies or strings):
+            self._read(
+                words[1:], self.variables.filled(bodies[-1]) if bodies else self.variables.text(strings[-1].strip())
+            )
+            return True
         if bodies and words == ["cat"] and not target:
             self._said.append(self.variables.filled(bodies[-1]))
         elif bodies and words[0] in ("cat", "tee"):
@@ -252,6 +258,15 @@ class Script:
         elif bodies and any(word in (*_SHELLS, "sbatch", "ssh") for word in words):
             self._inner(self.variables.filled(bodies[-1]), [])
         return bool(bodies) or (words[0] == "cat" and bool(target))
+
+    def _read(self, words: list[str], text: str) -> None:
+        """Give the fields of a text, of its first line without `-d ''`, to the variables that `read` names."""
+        text = text if "-d" in words else text.partition("\n")[0]
+        names = [one for n, one in enumerate(words) if one.isidentifier() and words[n - 1 : n] != ["-d"]] or ["REPLY"]
+        signs = self.variables.values.get("IFS", " ")
+        fields = text.strip().split(signs.strip() or None, len(names) - 1)
+        for name, value in zip(names, [*fields, *[""] * len(names)], strict=False):
+            self.variables.values[name] = value.strip()
 
     def _called(self, words: list[str], node: Node, asks: bool) -> bool:
         name, rest = words[0], words[1:]

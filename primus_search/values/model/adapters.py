@@ -30,6 +30,8 @@ ALIASES = {
     "query_key_value": "linear_qkv",
     "o_proj": "linear_proj",
     "out_proj": "linear_proj",
+    "output_proj": "linear_proj",
+    "Wqkv": "linear_qkv",
     "gate_proj": "linear_fc1_gate",
     "up_proj": "linear_fc1_up",
     "gate_up_proj": "linear_fc1",
