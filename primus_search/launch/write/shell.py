@@ -50,14 +50,15 @@ def launch_file(
 def _of_workload(job: LaunchJob) -> list[str]:
     """What a person is to set for a workload, with the value that prices it."""
     texts = argument_table("workload")
-    values = {field: value for field, value in unwritten(job).items() if field in texts}
+    by_lengths = ("document_length",) if job.workload.lengths else ()
+    values = {field: value for field, value in unwritten(job).items() if field in texts and field not in by_lengths}
     return [f"{texts[field].format(value)}{_set(field, value)}" for field, value in values.items()]
 
 
 def _set(field: str, value: Any) -> str:
     """How a value of a workload is given to a projection of the file."""
     is_plain = isinstance(value, str | int | float)
-    return f" (--set workload.{field}={value})" if is_plain else " (workload.document_length)"
+    return f" (--set workload.{field}={value})" if is_plain else " (--set workload.document_length=lengths.txt)"
 
 
 def safe_name(text: str) -> str:
