@@ -1,11 +1,13 @@
-"""Published LoRA runs against projections that no run of adapters was fitted to: every source is left out.
+"""Published fine-tuning runs against projections that none of them was fitted to: every source is left out.
 
 `data/finetuning_runs.csv`: MLPerf Training 5.0 and 5.1 (Llama-2-70B LoRA: rank 16 on attention's projections, dropout
-0.1, packed GovReport at 8,192; median steps of ten runs) on Instinct, and Megatron-Bridge's LoRA recipes of Llama 3 70B
-(rank 16 on linear_qkv). Bars are those of the issue of fine-tuning: median 12 %, 90th percentile 35 %.
+0.1, packed GovReport at 8,192; median steps of ten runs) on Instinct, on MI300X with the recompute and the context
+parallelism of the submissions' own config files; Megatron-Bridge's LoRA recipes of Llama 3 70B (rank 16 on linear_qkv);
+NeMo 24.12's SFT (rank 0) and LoRA of Llama 2 on H100. None publishes its peak memory.
 """
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,11 @@ def errors() -> dict[str, float]:
 def _space(row: dict[str, str]) -> dict[str, Any]:
     axes: dict[str, Any] = dict(word.split("=") for word in row["axes"].split())
     axes = {
-        key: int(word) if word.isdecimal() else {"true": True, "false": False}.get(word, word)
+        key: json.loads(word) if word[0] == "{" or word in ("true", "false") or word.isdecimal() else word
         for key, word in axes.items()
     }
     lora = {"rank": int(row["rank"]), "modules": row["modules"].split(), "dropout": float(row["dropout"])}
+    tuned = {"task": "lora", "lora": lora} if lora["rank"] else {"task": "sft"}
     return {
         "model": row["model"],
         "hardware": row["hardware"],
@@ -51,8 +54,7 @@ def _space(row: dict[str, str]) -> dict[str, Any]:
         "workload": {
             "seq_length": int(row["seq_length"]),
             "global_batch_size": int(row["global_batch_size"]),
-            "task": "lora",
-            "lora": lora,
+            **tuned,
         },
         "space": PLAIN | axes,
     }
@@ -60,6 +62,6 @@ def _space(row: dict[str, str]) -> dict[str, Any]:
 
 def test_published_adapters_are_projected_within_the_bars() -> None:
     found = np.abs(list(errors().values()))
-    assert len(found) >= 19
-    assert np.median(found) <= 0.12
-    assert np.quantile(found, 0.9) <= 0.35
+    assert len(found) >= 36
+    assert np.median(found) <= 0.08
+    assert np.quantile(found, 0.9) <= 0.18
