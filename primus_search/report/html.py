@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from primus_search.analysis.explanation import Explained
+from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import between, chance, short
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import replacing
 from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
-from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.memory.chunk_memory import memories_by_rank
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of
@@ -65,6 +65,7 @@ def page(run: SavedRun, data: Mapping[str, Any]) -> str:
     rows = dict(data["rows"])
     columns = rows.pop("text")
     scripts = [_file(LIBRARY), "\n".join(modules())]
+    letters = {one.letter: one.rank for one in answer.choices}
     return rendered(
         "report.html",
         run=run,
@@ -77,13 +78,20 @@ def page(run: SavedRun, data: Mapping[str, Any]) -> str:
         chance=chance(answer.fit_probability),
         GB=GB,
         data=data,
-        tie=TIE,
         style=_file("page.css"),
         scripts=scripts,
         sources=" ".join(f"'sha256-{_sha256(script)}'" for script in scripts),
         columns=columns,
-        embedded=embedded({"rows": rows, "tie": TIE} | {name: data[name] for name in EMBEDDED if name in data}),
+        embedded=embedded(
+            {"rows": rows, "rank": data["rank"], "letters": letters, "terms": _terms(rows["step"])}
+            | {name: data[name] for name in EMBEDDED if name in data}
+        ),
     )
+
+
+def _terms(parts: Sequence[str]) -> dict[str, str]:
+    """What parts of a step mean, by their names."""
+    return {name: TERMS[word] for name in parts if (word := name.replace("_", " ")) in TERMS}
 
 
 def embedded(data: Any) -> str:

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import html
 import io
 import json
 import re
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import short
 from primus_search.base.units import GB
 from primus_search.exploration.run_folder.saved_run import SavedRun
@@ -310,15 +312,50 @@ def test_bars_tell_their_values_on_hover_and_focus(page: Browser) -> None:
         "const bar = document.querySelector('#pins .stack i'), tip = document.getElementById('tip'); bar.focus();"
         "return [bar.getAttribute('aria-label'), tip.textContent, tip.hidden]"
     )
-    assert told[0] == told[1] and re.fullmatch(r"[a-z ]+: [\d.]+ m?s \([\d.]+ %\)", told[0]) and told[2] is False
+    assert re.fullmatch(r"[a-z ]+: [\d.]+ m?s \([\d.]+ %\)", told[0]) and told[2] is False
+    label, meaning = told[1].split("\n")
+    assert label == told[0] and meaning == TERMS[label.split(":")[0]]
     press(page, "#pins .stack i", "ArrowRight")
     moved = page.run("return document.activeElement.getAttribute('aria-label')")
-    assert moved != told[0] and moved == text(page, "#tip")
+    assert moved != told[0] and text(page, "#tip").startswith(moved)
     page.run("document.activeElement.blur()")
     assert page.run("return document.getElementById('tip').hidden")
     event = "new PointerEvent('pointermove', {clientX: 40, clientY: 40})"
     page.run(f"document.querySelector('#pins .stack i').dispatchEvent({event})")
-    assert text(page, "#tip") == told[0]
+    assert text(page, "#tip") == told[1]
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_frontier_and_step_stand_on_the_first_screen(small: Path, width: int, height: int) -> None:
+    with browser() as other:
+        other.command(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+        opened(other, small)
+        ends = other.run(
+            "return ['.answer', '.figures', '#step-bar .stack', '#scatter canvas']"
+            ".map(one => document.querySelector(one).getBoundingClientRect().bottom)"
+        )
+        assert max(ends) <= height
+        folded = other.run("return [...document.querySelectorAll('header p')].map(p => p.textContent).join(' ')")
+        answer = SavedRun.open(small).answer
+        assert all(note in folded for note in answer.notes) and not any(one in folded for one in answer.trust)
+
+
+@in_browser
+def test_figures_say_on_focus_what_they_are(page: Browser) -> None:
+    page.run("document.querySelector('.figures [data-words]').focus()")
+    assert "nine of ten measured rates" in text(page, "#tip")
+    page.run("document.activeElement.blur()")
+
+
+def test_the_paragraph_for_whoever_signs_is_text_of_the_answer(small: Path) -> None:
+    answer, page_text = SavedRun.open(small).answer, (small / "report.html").read_text()
+    paragraph = re.search(r'<p id="paragraph">(.*?)</p>', page_text, re.DOTALL)
+    assert paragraph and "\n" not in paragraph[1]
+    for words in (answer.what, f"{answer.rate:,.0f} tokens/s/GPU", answer.verdict, answer.trust[0]):
+        assert words in html.unescape(paragraph[1])
 
 
 @in_browser

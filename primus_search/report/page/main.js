@@ -1,9 +1,10 @@
 // The page of one run: every part draws the candidates that match the filter; state.js says what the reader chose.
+import {hinted, partLegend, stackedBar, total} from "./bars.js";
 import {Candidates, unpacked} from "./candidates.js";
 import {colourOf} from "./chart.js";
 import {button, byId, copied, el} from "./dom.js";
 import {Filter, valueTerms} from "./filter.js";
-import {FIGURES, shellWord, whole, words} from "./format.js";
+import {FIGURES, seconds, shellWord, whole, words} from "./format.js";
 import {Gantt} from "./gantt.js";
 import {Parallel} from "./parallel.js";
 import {Pins} from "./pins.js";
@@ -25,7 +26,9 @@ function folderOf({protocol, pathname}) {
   }
 }
 
+/** Copy buttons, commands with the folder of this page, and words on hover. */
 function fillCommands() {
+  for (const node of document.querySelectorAll("[data-words]")) hinted(node, node.dataset.words);
   for (const code of document.querySelectorAll("[data-command]")) code.textContent = commandOf(code.dataset.command);
   for (const node of document.querySelectorAll("[data-copy]")) {
     node.hidden = false;
@@ -42,11 +45,12 @@ class Page {
     const colours = differing.sort((a, b) => (b === "fp8") - (a === "fp8"));
     this.state = new State(candidates.count, colours);
     this.filter = new Filter(candidates);
-    this.scatter = new Scatter(candidates, this.state, this.filter, run.limit?.usable_bytes);
+    this.scatter = new Scatter(candidates, this.state, this.filter, run.limit?.usable_bytes, run.letters);
     this.parallel = new Parallel(candidates, this.state, this.filter);
     this.table = new Table(candidates, this.state);
     this.pins = new Pins(candidates, this.state, run, commandOf);
     this.#controls(colours);
+    this.#step(run);
     this.#pinButtons();
     this.state.listen(changed => this.#changed(changed));
     this.#changed(new Set(["filter", "pins", "colour", "sort"]));
@@ -59,6 +63,13 @@ class Page {
     colour.append(...colours.map(name => el("option", {value: name}, words(name))));
     colour.addEventListener("change", () => this.state.set({colour: colour.value}));
     byId("figure-names").textContent = FIGURES.map(({name}) => name).join(", ");
+  }
+
+  /** The bar of the step of the row that the page is about. */
+  #step({rank, terms}) {
+    const {candidates} = this, parts = candidates.parts("step", candidates.number("rank").indexOf(rank));
+    byId("step").hidden = !parts;
+    if (parts) byId("step-bar").append(stackedBar("step", parts, candidates.step, total(parts), seconds, terms), partLegend("", candidates.step, [parts]));
   }
 
   #pinButtons() {

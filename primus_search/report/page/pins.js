@@ -1,10 +1,9 @@
 // What is pinned: break-downs as bars of one scale, two rows compared knob by knob, and how to start a row.
-import {PALETTE} from "./chart.js";
-import {button, byId, copyButton, el, hideTip, showTip} from "./dom.js";
+import {partLegend, stackedBar, total} from "./bars.js";
+import {button, byId, copyButton, el} from "./dom.js";
 import {chance, FIGURES, gigabytes, percent, seconds, shellWord, signed, whole, words} from "./format.js";
 
 const NEGLIGIBLE = 1e-9;
-const total = parts => Object.values(parts).reduce((sum, part) => sum + part, 0);
 const gb = value => gigabytes(value) + " GB";
 
 export class Pins {
@@ -12,7 +11,6 @@ export class Pins {
   constructor(candidates, state, run, commandOf) {
     Object.assign(this, {candidates, state, run, commandOf});
     this.node = byId("pins");
-    this.colours = {step: candidates.step, memory: candidates.memory};
   }
 
   draw() {
@@ -80,7 +78,7 @@ export class Pins {
   #breakdowns(rows) {
     const steps = rows.map(i => this.candidates.parts("step", i)), held = rows.map(i => this.candidates.parts("memory", i));
     const longest = Math.max(...steps.filter(Boolean).map(total)), largest = Math.max(this.run.limit?.device_bytes ?? 0, ...held.filter(Boolean).map(total));
-    return [...rows.flatMap((i, k) => this.#card(i, steps[k], held[k], longest, largest)), this.#legend("Step", "step", steps), this.#legend("Memory", "memory", held)];
+    return [...rows.flatMap((i, k) => this.#card(i, steps[k], held[k], longest, largest)), partLegend("Step", this.candidates.step, steps), partLegend("Memory", this.candidates.memory, held)];
   }
 
   #card(i, step, memory, longest, largest) {
@@ -92,31 +90,7 @@ export class Pins {
     if (!step) return [head, facts, el("p", {class: "soft"}, "The run kept no break-down of it.")];
     const byRank = rank && this.run.memory_by_rank?.[rank];
     const ranks = byRank ? Object.values(byRank)[0].map((_, r) => ["pp rank " + r, Object.fromEntries(Object.entries(byRank).map(([name, values]) => [name, values[r]]))]) : [["worst rank", memory]];
-    return [head, facts, this.#bar("step", step, "step", longest, seconds), ...ranks.map(([name, parts]) => this.#bar(name, parts, "memory", largest, gb))];
-  }
-
-  /** One stacked bar; the first part takes the focus, arrow keys move it. */
-  #bar(name, parts, which, most, text) {
-    const sum = total(parts), shown = Object.entries(parts).filter(part => part[1] > 0);
-    const segments = shown.map(([part, value], k) => {
-      const told = `${words(part)}: ${text(value)} (${percent(value / sum)})`;
-      const node = el("i", {style: `width:${100 * value / most}%;background:${this.#colour(which, part)}`, tabindex: k ? "-1" : "0", role: "img", "aria-label": told,
-        onpointermove: e => showTip(told, e.clientX, e.clientY), onpointerleave: hideTip, onblur: hideTip,
-        onfocus: () => { const box = node.getBoundingClientRect(); showTip(told, box.left, box.bottom); },
-        onkeydown: e => {
-          const next = {ArrowRight: node.nextElementSibling, ArrowLeft: node.previousElementSibling}[e.key];
-          if (next) { node.tabIndex = -1; next.tabIndex = 0; next.focus(); e.preventDefault(); }
-        }});
-      return node;
-    });
-    return el("div", {class: "rankline"}, el("span", {}, name), el("div", {class: "stack", role: "group", "aria-label": name + ", arrow keys walk along its parts"}, segments), el("span", {}, text(sum)));
-  }
-
-  #colour(which, part) { return PALETTE[this.colours[which].indexOf(part) % PALETTE.length]; }
-
-  #legend(title, which, rows) {
-    const used = this.colours[which].filter(part => rows.some(row => row && row[part] > 0));
-    return el("div", {class: "legend"}, el("b", {}, title), used.map(part => el("span", {}, el("i", {style: "background:" + this.#colour(which, part)}), words(part))));
+    return [head, facts, stackedBar("step", step, this.candidates.step, longest, seconds, this.run.terms), ...ranks.map(([name, parts]) => stackedBar(name, parts, this.candidates.memory, largest, gb))];
   }
 
   // --- launch --------------------------------------------------------------------------------------------------------

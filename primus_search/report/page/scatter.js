@@ -17,9 +17,10 @@ export class Scatter {
   #shown = new Uint32Array(0);
   #isSelecting = false;
 
-  /** `limit`: bytes that a candidate may use, or undefined. */
-  constructor(candidates, state, filter, limit) {
-    Object.assign(this, {candidates, state, filter, limit});
+  /** `limit`: bytes that a candidate may use, or undefined; `letters`: ranks of the choices by letter. */
+  constructor(candidates, state, filter, limit, letters = {}) {
+    const ranks = candidates.number("rank"), chosen = Object.entries(letters).map(([letter, rank]) => [letter, ranks.indexOf(rank)]).filter(([, row]) => row >= 0);
+    Object.assign(this, {candidates, state, filter, limit, chosen});
     this.node = byId("scatter");
     this.x = candidates.number(X).map(value => value / GB);
     this.y = candidates.number(Y);
@@ -97,7 +98,9 @@ export class Scatter {
     const front = ({rows, isLookedAt}, k) => ({id: "front-" + k, type: "line", step: "end", silent: true, z: 4, symbol: "circle", symbolSize: 7, showAllSymbol: true,
       data: rows.map(point), lineStyle: {color: ink, width: 1.5, type: isLookedAt || this.fronts.length === 1 ? "solid" : "dashed"},
       itemStyle: {color: isLookedAt ? ink : css("--card"), borderColor: ink}});
-    return [this.#limit(), ...this.#points(), ...this.fronts.map(front), ring("pinned", this.state.pinned, css("--hot"), 14),
+    const letters = {id: "letters", type: "scatter", silent: true, z: 6, symbolSize: 9, itemStyle: {color: css("--hot")}, data: this.chosen.map(([name, i]) => ({name, value: point(i)})),
+      label: {show: true, formatter: "{b}", position: "top", distance: 6, color: ink, fontWeight: "bold", fontSize: 14, textBorderColor: css("--card"), textBorderWidth: 3}};
+    return [this.#limit(), ...this.#points(), ...this.fronts.map(front), letters, ring("pinned", this.state.pinned, css("--hot"), 14),
       ring("at", this.#at >= 0 ? [this.#walk()[this.#at]] : [], css("--accent"), 18)];
   }
 
