@@ -29,7 +29,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence
 from primus_search.files.plain_forms import from_plain
 from primus_search.files.records import Reading, build
-from primus_search.files.search_path import roots
+from primus_search.files.search_path import roots_of_today
 from primus_search.files.source import Document, read
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
@@ -43,7 +43,7 @@ RANGES = "hardware/ranges"
 
 def _files_below(folder: str) -> list[Path]:
     """YAML files of a folder in every root, in order of precedence. Raises InputError where there is none at all."""
-    found = [path for root in roots() for path in sorted((root / folder).glob("*.yaml"))]
+    found = [path for root in roots_of_today() for path in sorted((root / folder).glob("*.yaml"))]
     if not found:
         raise InputError([Problem(folder, MISSING)])
     return found
@@ -132,7 +132,7 @@ class Sites:
 @lru_cache(maxsize=1)
 def load_sites() -> Sites:
     """The first file in reach. Raises InputError for one that holds something else, or where there is none."""
-    path = next((root / FILE for root in roots() if (root / FILE).is_file()), None)
+    path = next((root / FILE for root in roots_of_today() if (root / FILE).is_file()), None)
     if path is None:
         raise InputError([Problem(FILE, MISSING)])
     document = read(path)

@@ -52,12 +52,16 @@ MOUNTED: "ContextVar[Snapshot | None]" = ContextVar("_mounted", default=None)
 
 
 def roots() -> list[Path]:
-    """Every root folder that exists, in order of precedence."""
+    """Every root folder that exists, in order of precedence: those of kept texts, then those of today."""
+    kept = MOUNTED.get()
+    return [*filter(_is_readable, map(kept.place, kept.roots) if kept else ()), *roots_of_today()]
+
+
+def roots_of_today() -> list[Path]:
+    """Root folders beside those of kept texts: where evidence lies, which this version's error model reads."""
     home = os.environ.get(HOME_VARIABLE, "")
     here = working_folder()
-    kept = MOUNTED.get()
-    candidates = [kept.place(root) for root in kept.roots] if kept else []
-    candidates += [Path(home)] if home else []
+    candidates = [Path(home)] if home else []
     candidates += [here] if here else []
     candidates += [_PACKAGE / "data", _PACKAGE.parent]
     return [root for root in dict.fromkeys(candidates) if _is_readable(root)]

@@ -23,6 +23,7 @@ from typing import Any, get_args
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.base.guards.interrupts import check
+from primus_search.base.guards.values import finite_number
 from primus_search.learning.collected_runs import read_files
 from primus_search.learning.logged_run import measurement_of
 from primus_search.learning.readers import lines, plain
@@ -93,10 +94,10 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
     data = _kept(folder / RESULT)
     if data is None:
         return None
-    figures = {name: data.get(name) for name in FIGURES}
-    is_right = {
-        name: value is None or (isinstance(value, int | float) and 0.0 <= value < math.inf)
-        for name, value in figures.items()
+    given = {name: data[name] for name in FIGURES if data.get(name) is not None}
+    figures = {name: None if isinstance(value, str) else finite_number(value) for name, value in given.items()}
+    is_right = dict.fromkeys(FIGURES, True) | {
+        name: value is not None and value >= 0.0 for name, value in figures.items()
     } | {
         "rank": type(data.get("rank")) is int and data["rank"] in ranks,
         "verdict": data.get("verdict") in tuple(TrialVerdict),
@@ -107,7 +108,7 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
     if wrong:
         what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
         raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
-    return Outcome(**(data | {"verdict": TrialVerdict(data["verdict"])}))
+    return Outcome(**(data | figures | {"verdict": TrialVerdict(data["verdict"])}))
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

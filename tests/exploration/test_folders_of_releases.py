@@ -23,6 +23,7 @@ from primus_search.exploration.run_folder import resolved, saved_run
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.resolved import RESOLVED, SCHEMA, read_resolved, resolved_bytes
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.files.evidence_files import load_ranges, load_sites, load_switches
 from primus_search.files.search_path import FileKind, names
 from primus_search.files.snapshot import Snapshot
 
@@ -63,6 +64,13 @@ def with_text(folder: Path, ending: str, text: str) -> Path:
             index["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
     (folder / "inputs/index.json").write_text(json.dumps(index))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def as_a_command() -> None:
+    """Evidence is read anew, as by a command that opens a folder first."""
+    for load in (load_ranges, load_sites, load_switches):
+        load.cache_clear()
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -215,3 +223,24 @@ def test_own_runs_of_a_learned_stack_are_those_that_the_folder_keeps(tmp_path: P
     stack = replace(choice.cluster.stack, runs_file=gone)
     space = replace(run.space, clusters=(replace(choice, cluster=replace(choice.cluster, stack=stack)),))
     assert run._with_kept_runs(space).cluster.stack.runs_file == str(tmp_path / "inputs/gone/mine.runs.parquet")
+
+
+@pytest.mark.parametrize("entry", [1.5, None, {}, {"bytes": "12", "sha256": ""}, {"bytes": 12}])
+def test_a_file_that_run_json_does_not_describe_is_refused_by_its_key(entry: Any, tmp_path: Path) -> None:
+    folder = unpacked("0.2.0", tmp_path)
+    files = json.loads((folder / "run.json").read_text())["files"]
+    code, _, errors = output("explain", with_facts(folder, files=files | {RESOLVED: entry}))
+    assert code and f"$.files.{RESOLVED}" in errors
+
+
+@pytest.mark.parametrize(("column", "becomes"), [("vpp", "tp"), ("pp", "pp_")])
+def test_a_table_with_other_columns_is_refused(column: str, becomes: str, tmp_path: Path) -> None:
+    folder = unpacked("0.2.0", tmp_path)
+    header, _, rows = (folder / "ranking.csv").read_text().partition("\n")
+    words = [becomes if word == column else word for word in header.split(",")]
+    text = ",".join(words) + "\n" + (rows if becomes == "tp" else rows.replace(",1,", ",0,"))
+    (folder / "ranking.csv").write_text(text)
+    files = json.loads((folder / "run.json").read_text())["files"]
+    facts = {"bytes": len(text.encode()), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    code, _, errors = output("next", with_facts(folder, files=files | {"ranking.csv": facts}))
+    assert code and "cannot be read back" in errors

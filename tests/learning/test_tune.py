@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.learning import submitted
-from primus_search.learning.trial import PROCESS, RESULT, Limits, TrialVerdict, end_left_over
+from primus_search.learning.trial import PROCESS, RESULT, Limits, TrialVerdict, end_left_over, written_outcome
 from primus_search.learning.tuning import STUDY, TRIALS, TrialRows, Tuned, tune
 from tests.support.small_runs import make_run
 
@@ -279,3 +280,16 @@ def test_a_trial_through_submitit_fails_and_is_cancelled_as_here(tmp_path: Path)
 def test_what_submitit_cannot_do_is_refused(words: str) -> None:
     with pytest.raises(InputError, match="write slurm or local, then KEY=VALUE"):
         submitted.through(words, "bash {script}")
+
+
+@pytest.mark.parametrize(("figure", "value"), [("noise", 10**30), ("step_s", 10**31), ("step_s", -1.0), ("noise", "1")])
+def test_a_figure_that_no_trial_wrote_is_refused_or_a_number(figure: str, value: Any, tmp_path: Path) -> None:
+    outcome = {"rank": 1, "verdict": "ran", "reason": "8 steps", "tokens_per_s_per_gpu": 9000.0, "step_s": 3.0,
+               "peak_bytes": None, "peak_kind": "driver", "noise": 0.01}  # fmt: skip
+    (tmp_path / "result.json").write_text(json.dumps(outcome | {figure: value}))
+    try:
+        found = written_outcome(tmp_path, [1])
+    except InputError as error:
+        assert f"$.{figure}" in str(error)
+    else:
+        assert found is not None and type(getattr(found, figure)) is float

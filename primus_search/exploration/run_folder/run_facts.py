@@ -72,9 +72,12 @@ def file_facts(content: bytes) -> dict[str, Any]:
 
 def read_written(path: Path, files: Mapping[str, Any]) -> bytes:
     """A file of the run folder. Raises `InputError` when it is not what the run wrote (`files` of run.json)."""
-    content = read_bytes(path, most=max(files[path.name]["bytes"], 1) + 1)
-    if file_facts(content) != files[path.name]:
-        there, wrote = len(content), files[path.name]["bytes"]
+    written = files.get(path.name)
+    if wrong := list(_problems(written, SHAPE["files"]["ranking.csv"], f"$.files.{path.name}")):
+        raise InputError([Problem(f"{path.parent / 'run.json'} @ {key}", what) for key, what in wrong])
+    content = read_bytes(path, most=max(written["bytes"], 1) + 1)
+    if file_facts(content) != written:
+        there, wrote = len(content), written["bytes"]
         sizes = f": {there:,} bytes, not {wrote:,}" if there != wrote else ""
         raise InputError([Problem(str(path), f"is not what the run wrote{sizes}; run the search again")])
     return content

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -249,6 +250,8 @@ def _rows(path: Path, files: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]
         missing = [name for name in absent if name in FIGURES]
         if missing and content:
             raise ValueError(f"no column {', '.join(missing)}")
+        if twice := [name for name, times in Counter(lines.fieldnames or ()).items() if times > 1]:
+            raise ValueError(f"two columns {', '.join(twice)}")
         later = {name: KNOB[name].word(DEFAULTS[name]) for name in absent}  # knobs of later versions
         return tuple({**later, **{name: _value(name, text) for name, text in row.items()}} for row in lines)
     except (csv.Error, *UNREADABLE) as error:
@@ -285,7 +288,8 @@ def _value(name: str | None, text: str | None) -> Any:
 
 
 def _count(name: str, text: str) -> int:
-    if not 0 <= int(text) <= LARGEST_WHOLE:
+    least = 1 if name not in KNOB or KNOB[name].is_doubled else 0
+    if not least <= int(text) <= LARGEST_WHOLE:
         raise ValueError(f"{text[:40]!r} in column {name} is no count")
     return int(text)
 
