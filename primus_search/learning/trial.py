@@ -96,14 +96,16 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
         return None
     given = {name: data[name] for name in FIGURES if data.get(name) is not None}
     figures = {name: None if isinstance(value, str) else finite_number(value) for name, value in given.items()}
-    is_right = dict.fromkeys(FIGURES, True) | {
-        name: value is not None and value >= 0.0 for name, value in figures.items()
-    } | {
-        "rank": type(data.get("rank")) is int and data["rank"] in ranks,
-        "verdict": data.get("verdict") in tuple(TrialVerdict),
-        "reason": isinstance(data.get("reason"), str),
-        "peak_kind": data.get("peak_kind") in get_args(PeakKind),
-    }
+    is_right = (
+        dict.fromkeys(FIGURES, True)
+        | {name: value is not None and value >= 0.0 for name, value in figures.items()}
+        | {
+            "rank": type(data.get("rank")) is int and data["rank"] in ranks,
+            "verdict": data.get("verdict") in tuple(TrialVerdict),
+            "reason": isinstance(data.get("reason"), str),
+            "peak_kind": data.get("peak_kind") in get_args(PeakKind),
+        }
+    )
     wrong = [*(name for name, is_ in is_right.items() if not is_), *sorted(data.keys() - is_right.keys())]
     if wrong:
         what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
