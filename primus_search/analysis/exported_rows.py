@@ -68,13 +68,16 @@ def ranks_of(text: str, last_rank: int = 0) -> list[int]:
     return list(ranks)
 
 
-def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str) -> dict[str, LaunchFiles]:
-    """The files of every row. Raises `Inexpressible` naming every row that its framework cannot start."""
+def files_of(saved: SavedRun, rows: Sequence[Chosen], format_name: str, recipe: str = "") -> dict[str, LaunchFiles]:
+    """The files of every row, as differences to a recipe where one is named.
+
+    Raises `Inexpressible` naming every row that its framework cannot start.
+    """
     space = saved.space
     found: dict[str, LaunchFiles] = {}
     refused: list[str] = []
     for one in rows:
-        job = LaunchJob.of(space, one.choice, one.candidate)
+        job = LaunchJob.of(space, one.choice, one.candidate, recipe)
         if one.choice.framework.is_any:
             launch_files(job, format_name)  # refuses
         evaluator = Evaluator(space.on(one.choice), one.choice)

@@ -65,23 +65,33 @@ def export(
     words: list[str] | None = None,
     format_name: str = "",
     framework: str = "",
+    recipe: str = "",
     out: Path | None = None,
     as_json: bool = False,
 ) -> None:
-    """Write files that start candidates of a run; exit 4 where the framework cannot start one of them."""
+    """Write files that start candidates of a run; exit 4 where the framework cannot start one of them.
+
+    --recipe NAME: a script of that recipe of Megatron-Bridge with the keys alone that it has otherwise.
+    """
     from primus_search.analysis.exported_rows import chosen_rows, files_of
     from primus_search.files.framework_files import load_framework
     from primus_search.launch.write.launch_files import FORMATS, SLURM, write_all
 
     if format_name and format_name.partition("@")[0] not in FORMATS:
         raise InputError([Problem("--format", f"{format_name!r} is unknown; use one of {', '.join(FORMATS)}")])
+    if recipe and not framework.startswith("nemo") and format_name in ("", SLURM):
+        framework = "nemo"
+    if recipe and (framework or format_name).partition("@")[0] != "nemo":
+        raise InputError(
+            [Problem("--recipe", f"recipes are Megatron-Bridge's, not those of {framework or format_name}")]
+        )
     if framework and format_name not in ("", SLURM, framework):
         what = f"{format_name} files do not start {framework} jobs; give one of the two"
         raise InputError([Problem("--format", what)])
     saved, rows = run_and_rows(words)
     named = framework or ("" if format_name == SLURM else format_name)
     contract = load_framework(named, where="--framework") if named else None
-    files = files_of(saved, chosen_rows(saved, ",".join(rows) or "1", contract), format_name)
+    files = files_of(saved, chosen_rows(saved, ",".join(rows) or "1", contract), format_name, recipe)
     if as_json:
         typer.echo(json.dumps({name: dict(launch.texts) for name, launch in files.items()}, indent=2))
         return

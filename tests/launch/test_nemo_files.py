@@ -3,12 +3,16 @@
 import dataclasses
 import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from primus_search.base.errors import InputError
 from primus_search.declare import make_space
-from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs
@@ -94,3 +98,41 @@ def test_formats_that_a_recipe_of_the_model_keeps_are_to_be_set_in_it() -> None:
     """DeepSeek-V3's recipe has BF16 moments and gradients (bridge/recipes/deepseek/h100/deepseek_v3.py)."""
     lines = [launch_files(nemo_jobs(model, 1)[0]).texts["nemo.sh"] for model in ("deepseek_v3", "llama3.1_8b")]
     assert ["exp_avg_dtype=float32" in text for text in lines] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe"),
+    [
+        ("llama3_8b", "llama3_8b_pretrain_8gpu_h100_fp8cs_config"),
+        ("qwen3_30b_a3b", "qwen3_30b_a3b_pretrain_16gpu_h100_bf16"),
+    ],
+)
+def test_a_difference_to_a_recipe_is_read_as_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, recipe: str
+) -> None:
+    """Number formats of the optimizer, which no override names, are compared by the line that says them."""
+    monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
+    for job in nemo_jobs(model, 12):
+        texts = [launch_files(one).texts["nemo.sh"] for one in (job, replace(job, recipe=recipe))]
+        assert len(overrides(texts[1])) < len(overrides(texts[0])) * 0.6
+        assert overrides(texts[1]).items() <= overrides(texts[0]).items()
+        (tmp_path / "nemo.sh").write_text(texts[1], encoding="utf-8")
+        read = read_experiment(tmp_path / "nemo.sh", 128)
+        formats = {"state_format": read.row["state_format"]}
+        assert {**read.row, **formats} == {**job.row, **formats}
+        assert (read.model, read.seq_length, read.global_batch_size) == (job.model, 8192, 512)
+
+
+def test_a_recipe_of_another_model_or_none_is_refused() -> None:
+    job = nemo_jobs("llama3_8b", 1)[0]
+    with pytest.raises(Inexpressible, match="trains Qwen/Qwen3-30B-A3B; recipes of llama3_8b: llama3_8b_pretrain"):
+        launch_files(replace(job, recipe="qwen3_30b_a3b_pretrain_16gpu_h100_bf16"))
+    with pytest.raises(InputError, match="'llama3_8b_pretran' is no recipe that is known; did you mean"):
+        launch_files(replace(job, recipe="llama3_8b_pretran"))
+
+
+def test_a_precision_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    line = "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config mixed_precision=bf17"
+    (tmp_path / "run.sh").write_text(line, encoding="utf-8")
+    with pytest.raises(InputError, match="mixed_precision=bf17: a precision that is not read"):
+        read_experiment(tmp_path / "run.sh", 8)

@@ -9,7 +9,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -24,6 +24,7 @@ from primus_search.files.source import did_you_mean
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import same, translated
 from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import UNSET
@@ -39,6 +40,8 @@ VISION = "vision tower: more memory, slower (its layers and images are not price
 RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
 """A program of Megatron-Bridge that is given a recipe."""
 _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
+QUOTES = "'\""
+"""Around a value in Hydra's grammar."""
 _GPUS = re.compile(r"_([0-9]+)gpu_")
 _TUNED = re.compile(r"_sft(?:_|$)")
 """In the name of a recipe that starts from trained weights."""
@@ -124,12 +127,16 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     for words in reversed(script.commands):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
-        overrides = {_setting(found[1], found[2]): found[3] for word in words if (found := _OVERRIDE.fullmatch(word))}
-        overrides = {key: given[key] for key in table["settings"] if key in given} | overrides
+        overrides = {
+            _setting(found[1], found[2]): written(found[3].strip(QUOTES))
+            for word in words
+            if (found := _OVERRIDE.fullmatch(word))
+        }
+        overrides = {key: given[key] for key in table["settings"] if key in given} | _precision(words) | overrides
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
-        if unset := UNSET.search(" ".join([name, *overrides.values()])):
+        if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         return NamedRecipe(name, overrides, World(gpus, per_node) if gpus else world_of(words, bash.slurm(text)))
@@ -143,6 +150,18 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         "",
     )
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
+
+
+def _precision(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of the precision that `mixed_precision=NAME` names; ValueError for a name that is not read."""
+    name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("mixed_precision=")), "")
+    if not name:
+        return {}
+    known = key_table(COMMANDS)["mixed_precision"]
+    if name not in known:
+        raise ValueError(f"mixed_precision={name}: a precision that is not read{did_you_mean(name, known)}")
+    given = load_framework("nemo").spellings["fp8"].values[known[name]]
+    return {"fp8": given.get("fp8_format"), "fp4": given.get("fp4_format"), "fp8_recipe": given.get("fp8_recipe")}
 
 
 def _setting(section: str, name: str) -> str:

@@ -23,13 +23,17 @@ class Inexpressible(PrimusSearchError):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchJob(Job):
-    """One candidate (a table of one row) with its model, cluster, workload and the framework that starts it."""
+    """One candidate (a table of one row) with its model, cluster, workload and the framework that starts it.
+
+    recipe   the recipe of Megatron-Bridge whose difference is written; none: every setting is
+    """
 
     candidate: Candidates
     framework: Framework = ANY_FRAMEWORK
+    recipe: str = ""
 
     @classmethod
-    def of(cls, space: Space, choice: ClusterChoice, candidate: Candidates) -> "LaunchJob":
+    def of(cls, space: Space, choice: ClusterChoice, candidate: Candidates, recipe: str = "") -> "LaunchJob":
         """The job of a candidate on one cluster of a space, under that cluster's framework."""
         return cls(
             model=space.model,
@@ -38,6 +42,7 @@ class LaunchJob(Job):
             launcher=choice.framework.launcher,
             candidate=candidate,
             framework=choice.framework,
+            recipe=recipe,
         )
 
     @cached_property

@@ -7,11 +7,17 @@ and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which fie
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from primus_search.base.errors import InputError, Problem
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_table
+from primus_search.files.source import did_you_mean
 from primus_search.launch.adapters import adapter_settings
-from primus_search.launch.read.recipes import recipes
-from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.contract import same
+from primus_search.launch.read.recipes import COMMANDS, Recipe, recipes
+from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
@@ -46,6 +52,66 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     return found | adapter_settings(job.framework, job.workload)
 
 
+def difference(job: LaunchJob) -> dict[str, Any]:
+    """The overrides of a job that its recipe has otherwise, without sizes of the model, which the recipe brings.
+
+    Raises `InputError` for a recipe that is not known, `Inexpressible` for one of another model.
+    """
+    name = job.recipe.removesuffix("_config")
+    recipe = recipes().get(name)
+    if recipe is None:
+        raise InputError([Problem("--recipe", f"{name!r} is no recipe that is known{did_you_mean(name, recipes())}")])
+    if not _is_of(recipe, job.model):
+        own = sorted((one for one, r in recipes().items() if "pretrain" in one and _is_of(r, job.model)), key=len)
+        known = f"recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}" if own else "no recipe has this model"
+        raise Inexpressible(f"{name} trains {recipe.model or 'a model of its own'}; {known}")
+    table = argument_table("nemo")
+    sizes = {f"model.{table['renamed'].get(key, key)}" for key in model_settings(job)} | OF_MODEL
+    return {
+        key: value
+        for key, value in overrides(job).items()
+        if key not in sizes and not same(_of_recipe(recipe, key, table["off"]), value)
+    }
+
+
+OF_MODEL = {f"model.{name}" for name in (
+    "num_query_groups", "vocab_size", "share_embeddings_and_output_weights", "add_bias_linear", "num_moe_experts",
+    "mtp_num_layers",
+)}  # fmt: skip
+MOST_NAMED = 8
+OTHER_NAMES = {"num_moe_experts": "num_experts"}
+"""Fields that the table of recipes has under the name of Megatron's argument."""
+MISSING = object()
+
+
+def _is_of(recipe: Recipe, model: Model) -> bool:
+    named = model_of_tokenizer(recipe.model) if recipe.model else None
+    return named is not None and replace(named, num_mtp_layers=model.num_mtp_layers) == replace(model, adapters=None)
+
+
+def _of_recipe(recipe: Recipe, key: str, off: Mapping[str, Any]) -> Any:
+    """What a recipe has for a field: what it assigns, else what is off, else what equals nothing."""
+    last = key.rpartition(".")[2]
+    if key == "mixed_precision":
+        return precision_name(_precision_word(recipe.settings))
+    return recipe.settings.get(OTHER_NAMES.get(last, last), off.get(key, MISSING))
+
+
+def _precision_word(settings: Mapping[str, Any]) -> str:
+    """Our word for the precision that a recipe assigns."""
+    formats = [settings.get(name) for name in ("fp8", "fp4")]
+    if not any(formats):
+        return "none"
+    given = load_framework("nemo").spellings["fp8"].values
+    name = "fp4_recipe" if formats[1] else "fp8_recipe"
+    return next((word for word, one in given.items() if same(one.get(name, MISSING), settings.get(name))), "")
+
+
+def precision_name(word: str) -> str:
+    """The name that Megatron-Bridge has for a precision; empty where it has none."""
+    return next((name for name, ours in key_table(COMMANDS)["mixed_precision"].items() if ours == word), "")
+
+
 def _activation(model: Model) -> str:
     clamp = f", clamped at {model.activation_clamp:g}" if model.activation_clamp else ""
     return (model.constants.activation or "gelu") + clamp
@@ -71,7 +137,8 @@ def _formats(job: LaunchJob) -> list[str]:
     dtypes = {key: setting.get(key, "float32") for key in OF_STATE}
     names = {one.model for one in recipes().values()}  # a tenth as many as recipes
     hubs = {name for name in names if model_of_tokenizer(name) == job.model}
-    own = [one for one in recipes().values() if one.model in hubs]
+    named = recipes().get(job.recipe.removesuffix("_config"))
+    own = [named] if named else [one for one in recipes().values() if one.model in hubs]
     if all(one.settings.get(key, "float32") == dtype for one in own for key, dtype in dtypes.items()) and (
         own or "exp_avg_dtype" not in setting
     ):
@@ -86,19 +153,19 @@ OF_STATE = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype")
 def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
     """The precision recipe by name; with attention in FP8, fields of the recipe's own: a name has none to override."""
     if not said.get(FP8_ATTENTION):
-        return {"mixed_precision": argument_table("nemo")["precision"][word]}
+        return {"mixed_precision": precision_name(word)}
     fields = {"fp8": said["fp8_format"], "fp8_recipe": said["fp8_recipe"], FP8_ATTENTION: True}
     return {f"mixed_precision.{name}": value for name, value in fields.items()}
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
-    own = (
-        [f"RECIPE: one of {argument_table('nemo')['precision'][job.row['fp8']]}()"] if job.row["fp8_attention"] else []
-    )
+    own = [f"RECIPE: one of {precision_name(job.row['fp8'])}()"] if job.row["fp8_attention"] else []
+    found = difference(job) if job.recipe else overrides(job)
     values: dict[str, Any] = {
-        "words": [shlex.quote(f"{name}={_value(value)}") for name, value in overrides(job).items()],
+        "words": [shlex.quote(f"{name}={_value(value)}") for name, value in found.items()],
         "seq_length": job.workload.seq_length,
+        "recipe": f"{job.recipe.removesuffix('_config')}_config" if job.recipe else "",
         "mode": "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else "",
     }
     return {"nemo.sh": launch_file(job, "nemo.sh", own + by_hand(job) + edits(job), **values)}

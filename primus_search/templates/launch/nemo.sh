@@ -1,6 +1,10 @@
 {% include "launch/head.sh" %}
 : "${BRIDGE_PATH:?set it to a checkout of Megatron-Bridge}"
+{% if recipe %}
+RECIPE={{ recipe }}
+{% else %}
 : "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"
+{% endif %}
 {% include "launch/environment.sh" %}
 {% include "launch/rendezvous.sh" %}
 OVERRIDES=(
