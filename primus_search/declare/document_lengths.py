@@ -73,8 +73,8 @@ def _named(text: str, beside: Path | None) -> Lengths:
     if text in sets:
         return _of_set(sets[text])
     name, _, key = text.partition(":")
-    path = (beside or Path()) / name
-    if not path.is_file():
+    path = next((one for one in ((beside or Path()) / name, Path(name)) if one.is_file()), None)
+    if path is None:
         raise ValueError(f"{text!r} is no set of lengths and no file{did_you_mean(text, sets)}; give {FORMS}")
     if path.suffix in (".yaml", ".yml"):
         return _of_set(read(path).data)

@@ -14,6 +14,7 @@ from primus_search.space import AXES, Enumerator, Space, auto_values
 from primus_search.space.context import FACTS
 from primus_search.values.candidates import Fp8, Recompute, RecomputeMethod, Sharding
 from primus_search.values.layout import BALANCED, EVEN, Layout
+from primus_search.values.lengths import Lengths
 
 MINIMAL = "model: llama3_8b\nhardware: h100\nworkload: {seq_length: 4096, global_batch_size: 128}\n"
 TOP = (
@@ -504,3 +505,17 @@ def test_lengths_are_read_from_files(tmp_path: Path) -> None:
         workload = load_space(space, environ={}).workload
         assert workload.lengths is not None and workload.lengths.tokens == (512.0, 2048.0)
         assert workload.document_length == (2 * 512**2 + 2048**2) / (2 * 512 + 2048)
+
+
+def test_a_file_of_lengths_is_found_beside_the_space_or_where_the_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spaces").mkdir()
+    space = tmp_path / "spaces" / "one.yaml"
+    workload = "{seq_length: 4096, global_batch_size: 8, document_length: lengths.txt}"
+    space.write_text(f"model: llama3.1_8b\nhardware: h100\nnodes: 1\nworkload: {workload}\n", encoding="utf-8")
+    (tmp_path / "lengths.txt").write_text("100\n300\n", encoding="utf-8")
+    assert load_space(space, environ={}).workload.lengths == Lengths((100.0, 300.0), (0.5, 0.5))
+    (tmp_path / "spaces" / "lengths.txt").write_text("200\n400\n", encoding="utf-8")
+    assert load_space(space, environ={}).workload.lengths == Lengths((200.0, 400.0), (0.5, 0.5))

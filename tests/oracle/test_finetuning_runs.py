@@ -16,6 +16,8 @@ import pytest
 
 from primus_search.cost.project import Projector
 from primus_search.declare.space_file import make_space
+from primus_search.launch.experiment_space import space_of
+from primus_search.learning.started_experiment import start
 from primus_search.space import Enumerator
 from primus_search.values.knobs import KNOBS
 
@@ -65,3 +67,17 @@ def test_published_adapters_are_projected_within_the_bars() -> None:
     assert len(found) >= 36
     assert np.median(found) <= 0.08
     assert np.quantile(found, 0.9) <= 0.18
+
+
+PACKED = "examples/megatron/configs/MI355X/deepseek_v2_lite-BF16-sft-packed.yaml"
+SHARED = Path(__file__).parents[3] / "shared" / "primus_experiments" / PACKED
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason=f"needs ../shared/primus_experiments/{PACKED}")
+def test_a_packed_experiment_of_primus_takes_what_its_comments_say() -> None:
+    """LoRA of DeepSeek-V2-Lite under forced balance, AMD-AGI/Primus fd1eeabb: 1,920 ms and 146 GB, measured."""
+    balanced = ["workload.routing_imbalance=1", "workload.routing_spread=0"]
+    space = space_of(start(SHARED, "mi355x", 1), balanced, None, "")
+    found = Projector(space.job).project(Enumerator(space).chunk(0, Enumerator(space).size).candidates)
+    assert float(found.step.total[0]) == pytest.approx(1.92, rel=0.12)
+    assert float(found.memory.total[0]) == pytest.approx(146e9, rel=0.10)
