@@ -27,6 +27,7 @@ from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.memory.chunk_memory import memories_by_rank
+from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of
 from primus_search.exploration.run_folder.candidates_file import Kept
@@ -35,13 +36,14 @@ from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.report.html_columns import PageRows
+from primus_search.report.html_figures import exchanges, own_runs, scaling, what_if
 from primus_search.schedule import Timeline
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
 LIBRARY, ENTRY = "vendor/echarts.min.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 # Parts of the content that scripts read; the others are in the text of the page.
-EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports")
+EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports", "scaling", "what_if", "own_runs")
 
 
 def write_report(run: SavedRun, rank: int = 1, target: Path | None = None) -> Path:
@@ -147,9 +149,10 @@ def content(run: SavedRun, rank: int = 1) -> dict[str, Any]:
         "notes": list(facts["notes"]),
         **dict.fromkeys(("coverage", "ablations", "advice"), ()),
         "gantt": None,
+        "scaling": scaling(facts),
     }
     try:
-        data |= _projected(rows, Explained(run, rank, kept), [choice.rank for choice in run.answer.choices])
+        data |= _projected(rows, Explained(run, rank, kept), run.answer.choices)
     except InputError as error:
         data["notes"].append(f"Gantt, knobs and launch files are left out: {error}")
     return data | {"rows": rows.packed()}
@@ -171,11 +174,11 @@ def _cluster_of(run: SavedRun, rank: int) -> tuple[int, Mapping[str, Any]]:
 # --- what needs the inputs of the run -------------------------------------------------------------------------------
 
 
-def _projected(rows: PageRows, e: Explained, chosen: Sequence[int]) -> dict[str, Any]:
+def _projected(rows: PageRows, e: Explained, choices: Sequence[Choice]) -> dict[str, Any]:
     """Parts of rows that were not kept, memory by pipeline rank, the winner's Gantt, what each knob gives, files."""
     run, hbm_bytes = e.run, e.choice.cluster.accelerator.hbm_bytes
     _add_parts(rows, e)
-    mine = {rank for rank in chosen if run.cluster(rank) == e.choice}
+    mine = {one.rank for one in choices if run.cluster(one.rank) == e.choice}
     shown, exported = (
         sorted(mine | set(range(1, min(most, len(run.ranking)) + 1))) for most in (RANKED_MEMORY, EXPORTED)
     )
@@ -183,7 +186,9 @@ def _projected(rows: PageRows, e: Explained, chosen: Sequence[int]) -> dict[str,
         "limit": {"device_bytes": hbm_bytes, "usable_bytes": hbm_bytes * (1.0 - e.space.search.memory_margin)},
         "memory_by_rank": _memory_by_rank(run, shown),
         "coverage": e.coverage,
-        "gantt": None if e.timeline is None else _gantt(e.timeline),
+        "gantt": None if e.timeline is None else _gantt(e.timeline) | {"exchanges": exchanges(e, e.timeline)},
+        "what_if": what_if(e, choices, float(run.facts["goal"]["tokens"])),
+        "own_runs": own_runs(e),
         "ablations": e.ablations,
         "advice": e.advice,
         "exports": {rank: files for rank in exported if (files := _files(run, rank))},

@@ -35,8 +35,8 @@ def scaling_lines(result: SearchResult, *, is_verbose: bool = False) -> list[str
     """The table, `>` before the recommended cluster; with `is_verbose` what takes the rest of the time, too."""
     rungs, goal = result.rungs, result.space.goal
     best = result.rung_of(result.best.choice)
-    shown = _columns(rungs, goal)
-    cells = [{name: COLUMNS[name](rung) for name in shown} | {"machine": _machine(rung, rungs)} for rung in rungs]
+    cells = scaling_cells(rungs, goal)
+    shown = list(cells[0])
     width = {name: max(len(name), *(len(row[name]) for row in cells)) for name in shown}
     for name in SPARED:
         if sum(width[one] + 2 for one in shown) > WIDTH - 2 and name in shown:
@@ -49,7 +49,13 @@ def scaling_lines(result: SearchResult, *, is_verbose: bool = False) -> list[str
     return lines
 
 
-def _machine(rung: Rung, rungs: Sequence[Rung]) -> str:
+def scaling_cells(rungs: Sequence[Rung], goal: Goal) -> list[dict[str, str]]:
+    """Of every rung the columns that say something, as text."""
+    shown = _columns(rungs, goal)
+    return [{name: COLUMNS[name](rung) for name in shown} | {"machine": machine_words(rung, rungs)} for rung in rungs]
+
+
+def machine_words(rung: Rung, rungs: Sequence[Rung]) -> str:
     """The device, and what tells its clusters apart beside their size: `H200`, `H200 hardware.nic_Gbps=100`."""
     peers = [dict(other.labels) for other in rungs if other.device == rung.device]
     own = {key: value for key, value in rung.labels if key not in (*OF_SIZE, "hardware")}

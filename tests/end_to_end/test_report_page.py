@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from primus_search.analysis.explanation import Explained
 from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import short
 from primus_search.base.units import GB
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import content, write_report
+from primus_search.report.html_figures import exchanges
 from primus_search.values.candidates import COLUMN_NAMES
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, browser
 from tests.support.page_rows import columns
@@ -429,6 +431,68 @@ def test_the_pipeline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
     assert page.complaints() == []
 
 
+def test_exchanges_and_gradients_of_the_timeline_add_up_to_the_step(run: Path) -> None:
+    row = next((i for i, one in enumerate(SavedRun.open(run).ranking, 1) if one["pp"] > 1), None)
+    assert row is not None
+    explained = Explained(SavedRun.open(run), row)
+    assert explained.timeline is not None
+    found, step = exchanges(explained, explained.timeline), explained.figures.step
+    line, table = explained.timeline, explained.timeline.table
+    passes = slice(*table.offsets[found["of"] : found["of"] + 2])
+    busy_s = float((line.end[passes] - line.start[passes]).sum())
+    assert {name: share * busy_s for name, share in found["inside"].items()} == pytest.approx(
+        {name: step[name] for name in found["inside"]}
+    )
+    assert 0.0 <= sum(found["inside"].values()) < 1.0
+    assert line.makespan + sum(found["after"].values()) <= explained.figures.step_s * 1.001
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run of two sizes, with tokens and a price."""
+    folder = make_run(
+        tmp_path_factory.mktemp("sizes"), nodes=[1, 2], goal={"tokens": 1e12}, price={"mi355x": 3.0}, keep=500
+    )
+    write_report(SavedRun.open(folder))
+    return folder
+
+
+@in_browser
+def test_scaling_is_a_curve_and_a_table_with_days_and_money(sizes: Path, session: Browser) -> None:
+    page = opened(session, sizes)
+    table = cells(page, "#scaling")
+    assert [row[0] for row in table] == ["MI355X", "MI355X"] and {row[1] for row in table} == {"8", "16"}
+    heads = page.run("return [...document.querySelectorAll('#scaling th')].map(h => h.textContent)")
+    assert {"days", "M USD", "MWh", "90 %"} <= set(heads)
+    page.run("document.getElementById('scaling').scrollIntoView()")
+    drawn = "setTimeout(() => done(document.querySelector('#scaling-chart canvas') !== null), 500)"
+    assert page.wait(f"new Promise(done => {drawn})")
+    assert page.run("return [...document.getElementById('scaling-figure').options].map(o => o.value)") == [
+        "tokens_per_s_per_gpu", "days", "cost_USD", "energy_MWh"
+    ]  # fmt: skip
+    page.run("const c = document.getElementById('scaling-figure'); c.value = 'cost_USD'; c.onchange?.();"
+             "c.dispatchEvent(new Event('change'))")  # fmt: skip
+    assert page.complaints() == []
+
+
+@in_browser
+def test_sliders_show_projections_of_the_page(sizes: Path, session: Browser) -> None:
+    page, what = opened(session, sizes), content(SavedRun.open(sizes))["what_if"]
+    page.run("document.getElementById('what-if').scrollIntoView()")
+    page.wait("new Promise(done => setTimeout(done, 300))")
+    own = cells(page, "#what-if")
+    assert [row[1].replace(",", "") for row in own] == [f"{rate:.0f}" for rate in what["base"]]
+    days = what["tokens"] / (what["base"][0] * what["gpus"] * 86400)
+    assert float(own[0][3].replace(",", "")) == pytest.approx(days, abs=0.06)
+    assert float(own[0][4]) == pytest.approx(days * 24 * what["gpus"] * what["price"] / 1e6, rel=0.01)
+    place = next(k for k, one in enumerate(what["sliders"]) if one["key"] == "batch")
+    move = "const s = document.getElementById(arguments[0]); s.value = s.max; s.dispatchEvent(new Event('input'))"
+    page.run(move, f"what-{place}")
+    rate = what["sliders"][place]["rates"][-1][0]
+    assert cells(page, "#what-if")[0][1] == (f"{rate:,.0f}" if rate else "cannot run")
+    assert page.complaints() == []
+
+
 def busy_s(page: Browser) -> float:
     """Processor seconds of the page's main thread until the next frame is drawn."""
     page.wait("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
@@ -457,6 +521,10 @@ def test_the_page_is_ready_in_a_second_and_a_filter_acts_in_a_tenth(run: Path) -
 @in_browser
 def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
     click(page, "#ranking tbody tr:nth-child(2) button")
+    page.run("for (const one of document.querySelectorAll('details')) one.open = true")
+    for part in ("what-if", "pipeline"):
+        page.run("document.getElementById(arguments[0])?.scrollIntoView()", part)
+        page.wait("new Promise(done => setTimeout(done, 300))")
     for dark in (False, True):
         page.command(
             "Emulation.setEmulatedMedia",
@@ -470,8 +538,8 @@ def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
 
 
 @in_browser
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, True)])
-def test_a_phone_scrolls_down_only(small: Path, width: int, dark: bool) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, True), (1920, False)])
+def test_the_page_scrolls_down_only(small: Path, width: int, dark: bool) -> None:
     with browser(width, 800, dark=dark) as other:
         opened(other, small)
         assert other.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -170,7 +170,10 @@ def test_a_run_has_one_rate_in_every_answer(site: Path) -> None:
     assert f"{explained[EXPECTED]:,.0f}" == said
     projected = json.loads(ran("project", "--row", f"{again}:{rank}", "--json"))
     assert (f"{projected[EXPECTED]:,.0f}", projected["time_evidence"]) == (said, "run")
-    assert said.replace(",", "") in (again / "report.html").read_text().replace(",", "")
+    page = (again / "report.html").read_text()
+    assert said.replace(",", "") in page.replace(",", "")
+    (point,) = json.loads(page.split('id="data">')[1].split("</script>")[0])["own_runs"]
+    assert (f"{point['rate']:,.0f}", point["GB"]) == (said, pytest.approx(float(own["memory_bytes"]) / 1e9, rel=0.05))
 
 
 @pytest.mark.parametrize("factor", [0.92, 1.08])

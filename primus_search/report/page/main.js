@@ -8,9 +8,11 @@ import {FIGURES, seconds, shellWord, whole, words} from "./format.js";
 import {Gantt} from "./gantt.js";
 import {Parallel} from "./parallel.js";
 import {Pins} from "./pins.js";
+import {Scaling} from "./scaling.js";
 import {Scatter} from "./scatter.js";
 import {State} from "./state.js";
 import {Table} from "./table.js";
+import {WhatIf} from "./whatif.js";
 
 /** `primus-search export FOLDER 3` of `export 3`; the folder is this page's where it was opened from a disk. */
 function commandOf(text) {
@@ -45,7 +47,7 @@ class Page {
     const colours = differing.sort((a, b) => (b === "fp8") - (a === "fp8"));
     this.state = new State(candidates.count, colours);
     this.filter = new Filter(candidates);
-    this.scatter = new Scatter(candidates, this.state, this.filter, run.limit?.usable_bytes, run.letters);
+    this.scatter = new Scatter(candidates, this.state, this.filter, run.limit?.usable_bytes, run.letters, run.own_runs);
     this.parallel = new Parallel(candidates, this.state, this.filter);
     this.table = new Table(candidates, this.state);
     this.pins = new Pins(candidates, this.state, run, commandOf);
@@ -136,11 +138,16 @@ async function start() {
   for (const node of document.querySelectorAll(".live")) node.hidden = false;
   const page = new Page(run, candidates);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  if (run.gantt) new IntersectionObserver((entries, observer) => {
+  for (const [id, data, make] of [["pipeline", run.gantt, Gantt], ["scaling", run.scaling?.curve, Scaling], ["what-if", run.what_if, WhatIf]]) if (data) inSight(byId(id), () => { page[id] = new make(data); });
+}
+
+/** Call once when an element comes near the window. */
+function inSight(node, call) {
+  new IntersectionObserver((entries, observer) => {
     if (!entries.some(entry => entry.isIntersecting)) return;
     observer.disconnect();
-    page.gantt = new Gantt(run.gantt);
-  }, {rootMargin: "300px"}).observe(byId("pipeline"));
+    call();
+  }, {rootMargin: "300px"}).observe(node);
 }
 
 start();

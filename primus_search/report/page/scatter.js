@@ -17,10 +17,11 @@ export class Scatter {
   #shown = new Uint32Array(0);
   #isSelecting = false;
 
-  /** `limit`: bytes that a candidate may use, or undefined; `letters`: ranks of the choices by letter. */
-  constructor(candidates, state, filter, limit, letters = {}) {
+  /** `limit`: bytes that a candidate may use, or undefined; `letters`: ranks of the choices by letter; `own`: GB, rate and
+      name of measured runs. */
+  constructor(candidates, state, filter, limit, letters = {}, own = []) {
     const ranks = candidates.number("rank"), chosen = Object.entries(letters).map(([letter, rank]) => [letter, ranks.indexOf(rank)]).filter(([, row]) => row >= 0);
-    Object.assign(this, {candidates, state, filter, limit, chosen});
+    Object.assign(this, {candidates, state, filter, limit, chosen, own});
     this.node = byId("scatter");
     this.x = candidates.number(X).map(value => value / GB);
     this.y = candidates.number(Y);
@@ -100,7 +101,8 @@ export class Scatter {
       itemStyle: {color: isLookedAt ? ink : css("--card"), borderColor: ink}});
     const letters = {id: "letters", type: "scatter", silent: true, z: 6, symbolSize: 9, itemStyle: {color: css("--hot")}, data: this.chosen.map(([name, i]) => ({name, value: point(i)})),
       label: {show: true, formatter: "{b}", position: "top", distance: 6, color: ink, fontWeight: "bold", fontSize: 14, textBorderColor: css("--card"), textBorderWidth: 3}};
-    return [this.#limit(), ...this.#points(), ...this.fronts.map(front), letters, ring("pinned", this.state.pinned, css("--hot"), 14),
+    const own = {id: "own", type: "scatter", z: 6, symbol: "diamond", symbolSize: 15, itemStyle: {color: css("--card"), borderColor: css("--hot"), borderWidth: 2}, data: this.own.map(run => ({run, value: [run.GB, run.rate]}))};
+    return [this.#limit(), ...this.#points(), ...this.fronts.map(front), letters, own, ring("pinned", this.state.pinned, css("--hot"), 14),
       ring("at", this.#at >= 0 ? [this.#walk()[this.#at]] : [], css("--accent"), 18)];
   }
 
@@ -205,9 +207,10 @@ export class Scatter {
     const surface = chart.getZr();
     surface.on("mousemove", e => {
       const i = this.#isSelecting ? undefined : this.#nearest(e.offsetX, e.offsetY);
-      if (i === undefined) hideTip(); else showTip(this.told(i), e.event.clientX, e.event.clientY);
+      if (i === undefined) { if (!this.own.length) hideTip(); } else showTip(this.told(i), e.event.clientX, e.event.clientY);
     });
     surface.on("globalout", hideTip);
+    chart.on("mouseover", {seriesId: "own"}, ({data: {run}, event}) => showTip(`own run: ${run.what}\n${whole(run.rate)} tokens/s/GPU measured, ${run.GB.toFixed(1)} GB projected`, event.event.clientX, event.event.clientY));
     surface.on("click", e => {
       const i = this.#isSelecting ? undefined : this.#nearest(e.offsetX, e.offsetY);
       if (i !== undefined) this.state.pin(i);
