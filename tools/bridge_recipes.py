@@ -7,16 +7,16 @@ stand-ins, whose objects have every attribute, None where nothing set it. One pr
 import ast
 import dataclasses
 import importlib
-import importlib.abc
 import importlib.machinery
 import re
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from primus_search.models.tokenizers import model_of_tokenizer
+from tools.framework_imports import StandIns
 
 BRIDGE = "megatron.bridge"
 PRECISIONS = f"{BRIDGE}.training.mixed_precision"
@@ -97,19 +97,16 @@ class Module(types.ModuleType):
         return made
 
 
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class Finder(StandIns):
     """Stand-ins for all modules of `ABSENT` but the real ones, which lie below `source`."""
 
     def __init__(self, source: Path) -> None:
+        super().__init__(*ABSENT)
         self._source = source
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, *places: Any) -> importlib.machinery.ModuleSpec | None:
         is_real = any(f"{fullname}.".startswith(f"{real}.") for real in REAL)
-        if is_real or fullname.partition(".")[0] not in ABSENT:
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None if is_real else super().find_spec(fullname, *places)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Module:
         return Module(spec.name)

@@ -8,13 +8,11 @@ Megatron: both releases have the same module names.
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.metadata
 import importlib.util
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -47,30 +45,16 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, *packages: str) -> None:
         self.packages = packages
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] not in self.packages:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> StandIn:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return StandIn(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing: a stand-in has its names from `__getattr__`."""
-
-
-@contextmanager
-def stand_ins(*packages: str) -> Iterator[None]:
-    """Stand-ins for packages that are not installed, while the block runs; modules imported there keep theirs."""
-    missing = [one for one in packages if one in sys.modules or importlib.util.find_spec(one) is None]
-    finder = StandIns(*missing)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
 
 
 def torch_parts() -> None:
@@ -126,17 +110,3 @@ def _kernel(name: str) -> Callable[..., Any]:
     if name.startswith("fused_"):
         return _unchanged
     raise AttributeError(name)
-
-
-ABSENT = ("triton", "deep_ep", "torchdata", "datasets", "torchao", "tensorboard", "wandb")
-"""Packages that torchtitan imports for training, and no model or check needs."""
-
-
-def torchtitan() -> None:
-    """Makes the installed torchtitan importable without its top module, which imports what training needs."""
-    if "torchtitan" in sys.modules:
-        return
-    package = types.ModuleType("torchtitan")
-    package.__spec__ = importlib.util.find_spec("torchtitan")
-    package.__path__ = [str(importlib.metadata.distribution("torchtitan").locate_file("torchtitan"))]
-    sys.modules["torchtitan"] = package

@@ -94,13 +94,13 @@ def measured_switches_of(stack: Stack) -> MeasuredSwitches:
 
 def with_measured_switches(space: Space) -> Space:
     """The space whose stacks carry what expected rates rest on: wherever it is sent, no file is opened to price it."""
-    clusters = []
-    for choice in space.clusters:
-        stack = choice.cluster.stack
-        if stack.measured_switches is None:
-            stack = replace(stack, measured_switches=measured_switches_of(stack))
-        clusters.append(replace(choice, cluster=replace(choice.cluster, stack=stack)))
-    return replace(space, clusters=tuple(clusters))
+    return space.with_stacks(_with_its_switches)
+
+
+def _with_its_switches(stack: Stack) -> Stack:
+    if stack.measured_switches is not None:
+        return stack
+    return replace(stack, measured_switches=measured_switches_of(stack))
 
 
 @lru_cache(maxsize=4)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from primus_search.files.plain_forms import from_plain
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -58,12 +60,9 @@ class Answer:
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "Answer":
-        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises TypeError or
-        KeyError for other data."""
-        chosen = tuple(Choice(**_known(Choice, one)) for one in data["choices"])
-        texts = {name: tuple(map(str, data[name])) for name in ("trust", "notes", "remarks")}
-        texts["goal"] = tuple(map(str, data.get("goal", ())))
-        return cls(**{**_known(cls, data), **texts, "choices": chosen})
+        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises ValueError for
+        other data."""
+        return from_plain(cls, data)
 
     def as_data(self) -> dict[str, Any]:
         """Plain values for run.json."""
@@ -72,8 +71,3 @@ class Answer:
     def rank_of(self, letter: str) -> int | None:
         """The rank that a letter stands for; None for one that is not among the choices."""
         return next((one.rank for one in self.choices if one.letter == letter.upper()), None)
-
-
-def _known(cls: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a mapping the fields of a type."""
-    return {name: data[name] for name in vars(cls)["__dataclass_fields__"] if name in data}

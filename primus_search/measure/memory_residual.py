@@ -16,8 +16,8 @@ measured  what a device's allocator did while one layer ran forward and backward
 
 The point estimate has all of it but the slack, which the allocator gives back before it fails. The upper bound keeps
 the slack's share of the candidate's own coming and going, and gives what was not measured (logits, collectives,
-communicators) the usual error of projections. FITS: the upper bound fits; OOM: not even the point estimate does; the
-probability of fitting takes the bound for what nine of ten such errors stay below.
+communicators) the usual error of projections. The probability of fitting takes the bound for what nine of ten such
+errors stay below: a candidate FITS (`cost.confidence.fit`) where the upper bound does.
 """
 
 import math
@@ -28,7 +28,6 @@ from statistics import NormalDist
 import numpy as np
 
 from primus_search.base.units import GB
-from primus_search.cost.confidence.fit import AT_RISK, FITS, OUT_OF_MEMORY
 from primus_search.cost.memory.activations import exchanges_heads, layer_activations
 from primus_search.cost.memory.pipeline_moments import relief_of
 from primus_search.cost.memory.share import Share
@@ -237,19 +236,10 @@ def fit_probability_of(point_bytes: float, bound_bytes: float, room_bytes: float
     return NormalDist().cdf(deviations)
 
 
-def verdict_of(point_bytes: float, bound_bytes: float, room_bytes: float) -> str:
-    """FITS where the upper bound fits, OOM where not even the point estimate does, else AT RISK."""
-    if point_bytes > room_bytes:
-        return OUT_OF_MEMORY
-    return FITS if bound_bytes <= room_bytes else AT_RISK
-
-
-def account(memory: Memory, row: int, found: Residual, cluster: Cluster, room_bytes: float) -> str:
-    """One line on a measured candidate: point estimate, upper bound, verdict, and what the device showed."""
-    point = float(memory.allocated[row] + memory.context[row])
-    bound = upper_bytes(memory, row, found, cluster)
+def account(verdict: str, point_bytes: float, bound_bytes: float, room_bytes: float, found: Residual) -> str:
+    """One line on a measured candidate: verdict, point estimate, upper bound, and what the device showed."""
     return (
-        f"memory {verdict_of(point, bound, room_bytes)}: needs {point / GB:.1f} GB, at most {bound / GB:.1f} of "
+        f"memory {verdict}: needs {point_bytes / GB:.1f} GB, at most {bound_bytes / GB:.1f} of "
         f"{room_bytes / GB:.1f} (layers keep {found.live_share:+.1%} beyond their tensors, kernels "
         f"{found.running_bytes / GB:.2f} GB, cached {found.slack_share:.0%} of what comes and goes, "
         f"context {found.context_bytes / GB:.2f} GB)"

@@ -158,10 +158,11 @@ def _traced(before: Revalidation, job: Job, c: Candidates, row: int, memory_marg
     if found is not None:
         cluster, room, evidence = job.cluster, job.room_bytes(memory_margin), MEASURED
         memory = residuals.with_residual(memory, row, found, cluster, room)
-        remarks[row] = residuals.account(memory, row, found, cluster, room)
         point = float(memory.allocated[row] + memory.context[row])
         bound = residuals.upper_bytes(memory, row, found, cluster)
-        measured_fits[row] = residuals.fit_probability_of(point, bound, room)
+        measured_fits[row] = fits = residuals.fit_probability_of(point, bound, room)
+        (verdict,) = fit_verdict(job, np.array([fits]), np.array([room - point]))
+        remarks[row] = residuals.account(verdict, point, bound, room, found)
     old = before.memory_evidence
     return replace(
         before,

@@ -4,7 +4,7 @@ Values are already typed here: counts are int, switches bool, low-precision reci
 and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` turns this into candidates.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -13,6 +13,7 @@ from primus_search.values.job import Job
 from primus_search.values.layout import Layout
 from primus_search.values.machine.cluster import UNFAILING, UNMETERED, Cluster, Power, Reliability
 from primus_search.values.machine.framework import ANY_FRAMEWORK, Framework
+from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -243,6 +244,11 @@ class Space:
         """The same with the values of `reliefs` on the clusters at these places."""
         clusters = (one.relieved() if place in places else one for place, one in enumerate(self.clusters))
         return replace(self, clusters=tuple(clusters))
+
+    def with_stacks(self, changed: Callable[[Stack], Stack]) -> Self:
+        """The same with the stack of each cluster changed."""
+        clusters = ((one, one.cluster, changed(one.cluster.stack)) for one in self.clusters)
+        return self.on(*(replace(one, cluster=replace(cluster, stack=stack)) for one, cluster, stack in clusters))
 
     def on(self, *choices: ClusterChoice) -> Self:
         """The same space on one or some of its clusters."""

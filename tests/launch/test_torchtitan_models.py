@@ -18,8 +18,9 @@ from primus_search.models.presets import load_preset, presets
 from primus_search.models.registered import model_called
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
+from tests.support.judge.installed import ABSENT, stand_ins, torchtitan
 from tests.support.launched import jobs
-from tools.framework_imports import ABSENT, stand_ins, torch_parts, torchtitan
+from tools.framework_imports import torch_parts
 
 torch = pytest.importorskip("torch")
 

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from primus_search.cost.confidence.fit import fit_verdict
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.measure.device.timing import PieceMeasurement
 from primus_search.measure.memory_residual import (
@@ -11,7 +13,6 @@ from primus_search.measure.memory_residual import (
     fit_probability_of,
     residual_of,
     upper_bytes,
-    verdict_of,
     with_residual,
 )
 from primus_search.measure.trace import TracedLayer
@@ -93,5 +94,10 @@ def test_the_upper_bound_keeps_cached_blocks_and_errs_on_what_was_not_measured()
 @pytest.mark.parametrize(
     ("point", "bound", "verdict"), [(70.0, 80.0, "FITS"), (70.0, 80.1, "AT RISK"), (80.1, 90.0, "OOM")]
 )
-def test_the_verdict_is_that_of_bound_and_point(point: float, bound: float, verdict: str) -> None:
-    assert verdict_of(point, bound, 80.0) == verdict
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_the_verdict_is_that_of_bound_and_point(point: float, bound: float, verdict: str, is_seen: bool) -> None:
+    here = cluster(1)
+    stack = replace(here.stack, memory=replace(here.stack.memory, peaks_seen=1.0 * is_seen))
+    fits = np.array([fit_probability_of(point, bound, 80.0)])
+    (found,) = fit_verdict(Job(LLAMA_70B, replace(here, stack=stack), WORK), fits, np.array([80.0 - point]))
+    assert found == (verdict if is_seen or point < 80.0 else "AT RISK"), "of doubtful software hardly over is no OOM"

@@ -27,6 +27,7 @@ from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.values.knobs import KNOB, WORDED
 from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.stack import Stack
 
 if TYPE_CHECKING:
     from primus_search.files.snapshot import Snapshot
@@ -118,13 +119,13 @@ class SavedRun:
     def _with_kept_runs(self, space: Space) -> Space:
         """The space whose learned stacks have their runs in the folder's copy, where it keeps one."""
         kept = self.inputs
-        clusters = []
-        for choice in space.clusters:
-            stack = choice.cluster.stack
-            if kept is not None and stack.runs_file in kept.texts:
-                stack = replace(stack, runs_file=str(kept.place(stack.runs_file)))
-            clusters.append(replace(choice, cluster=replace(choice.cluster, stack=stack)))
-        return replace(space, clusters=tuple(clusters))
+
+        def with_kept(stack: Stack) -> Stack:
+            if kept is None or stack.runs_file not in kept.texts:
+                return stack
+            return replace(stack, runs_file=str(kept.place(stack.runs_file)))
+
+        return space.with_stacks(with_kept)
 
     def loaded(self, changes: Sequence[str]) -> Space:
         """The run's space with further `key=value` changes as after `--set`."""
@@ -143,7 +144,7 @@ class SavedRun:
         """The answer as the run decided it. Raises InputError where an older version wrote the folder."""
         try:
             return Answer.of_data(self.facts["answer"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, ValueError) as error:
             what = refusal(self.facts, "its run.json has another form of answer")
             raise InputError([Problem(str(self.path), what)]) from error
 
@@ -187,9 +188,7 @@ class SavedRun:
         """The run judged by the rules of another framework; its rows stay."""
         space = self.space
         other = replace(self)
-        other.__dict__["space"] = replace(
-            space, clusters=tuple(replace(choice, framework=framework) for choice in space.clusters)
-        )
+        other.__dict__["space"] = space.on(*(replace(choice, framework=framework) for choice in space.clusters))
         return other
 
     def traced_shortfall_bytes(self, choice: ClusterChoice) -> dict[tuple[Any, ...], float]:

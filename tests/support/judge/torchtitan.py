@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+from tests.support.judge.installed import ABSENT, stand_ins, torchtitan
 from tests.support.judge.verdict import Verdict, processes
-from tools.framework_imports import ABSENT, stand_ins, torch_parts, torchtitan
+from tools.framework_imports import torch_parts
 
 MODELS = ("llama3", "llama4", "qwen3", "deepseek_v3", "gpt_oss")
 APPLIED = ("apply_tp", "apply_non_moe_tp", "apply_moe_ep_tp", "apply_compile", "apply_fsdp", "apply_ddp",

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
 
+from tests.support.judge.installed import ABSENT, stand_ins
 from tests.support.judge.torchtitan import WeightsMade, group
 from tests.support.judge.verdict import Verdict
-from tools.framework_imports import ABSENT, StandIn, stand_ins, torch_parts
+from tools.framework_imports import StandIn, torch_parts
 
 MISSING = (*ABSENT, "torch_checkpointing", "tokenizers", "einops", "PIL")
 """Packages that torchtitan imports for training, and no model or check needs."""
