@@ -72,7 +72,7 @@ def file_facts(content: bytes) -> dict[str, Any]:
 
 def read_written(path: Path, files: Mapping[str, Any]) -> bytes:
     """A file of the run folder. Raises `InputError` when it is not what the run wrote (`files` of run.json)."""
-    written = files.get(path.name)
+    written: Any = files.get(path.name)
     if wrong := list(_problems(written, SHAPE["files"]["ranking.csv"], f"$.files.{path.name}")):
         raise InputError([Problem(f"{path.parent / 'run.json'} @ {key}", what) for key, what in wrong])
     content = read_bytes(path, most=max(written["bytes"], 1) + 1)
