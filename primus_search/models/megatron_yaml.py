@@ -256,6 +256,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
     has_positions = has_positions and not fields.switch("use_rotary_position_embeddings", False)
     num_kv_heads = fields.integer("num_query_groups", num_heads) if is_grouped else num_heads
     head_dim = fields.integer("kv_channels", max(hidden // num_heads, 1))
+    streams = fields.integer("mhc_num_residual_streams", 4)  # core 0.20: transformer_config.py
     values: dict[str, Any] = {
         "num_layers": num_layers,
         "hidden": hidden,
@@ -278,6 +279,7 @@ def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size:
         "activation_clamp": _clamp(fields),
         "learned_positions": fields.integer("max_position_embeddings") if has_positions else 0,
         "num_mtp_layers": fields.integer("mtp_num_layers", num_predictions(fields), least=0),
+        "hyper_streams": streams if fields.switch("enable_mhc_connections", False) else 0,
     }
     values |= variant_layers(fields, values)
     constants = of_megatron(fields)

@@ -1,5 +1,6 @@
 """Jobs of today's Megatron whose matrices have an optimizer of their own: Muon, adaptive Muon, Lion."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,38 @@ def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: 
 def test_preconditioners_of_soap_are_named_with_what_they_cost(tmp_path: Path) -> None:
     notes = start(script(tmp_path, "soap --use-distributed-optimizer"), "h200", 0).experiment.not_modelled
     assert [note for note in notes if "more memory, slower: preconditioners of each matrix" in note]
+
+
+def test_hyper_connections_are_read_where_megatron_starts_them(tmp_path: Path) -> None:
+    """Two mappings a layer with 3 scales each: megatron/core/transformer/hyper_connection.py of core 0.20.
+
+    Megatron joins the streams by their mean; the model of it has DeepSeek-V4's join, n (n H + 1) + 1 parameters.
+    """
+    job, n = "--enable-mhc-connections --mhc-num-residual-streams 2", 2
+    with pytest.raises(InputError, match=r"do not go with full recompute; .*mhc(?s:.*)do not go with a pipeline"):
+        space_of(start(script(tmp_path, "adam", job), "h200", 0), [], None, "")
+    path = script(tmp_path, "adam", job)
+    text = path.read_text().replace("--recompute-granularity full", "--recompute-granularity selective")
+    for key in (
+        "pipeline-model-parallel-size",
+        "recompute-method",
+        "recompute-num-layers",
+        "decoder-\\w+-pipeline-num-layers",
+    ):
+        text = re.sub(rf"--{key} \w+", "", text)
+    path.write_text(text)
+    joined = start(path, "h200", 0).experiment.model
+    path.write_text(text.replace(job, ""))
+    plain = start(path, "h200", 0).experiment.model
+    assert plain is not None and joined is not None and joined.hyper_streams == n
+    mapping = (2 * n + n * n) * (n * 7168 + 1) + 3
+    join = n * (n * 7168 + 1) + 1
+    assert joined.total_params - plain.total_params == 61 * 2 * mapping + join
+
+
+def test_weights_over_further_ranks_are_named_with_what_they_do(tmp_path: Path) -> None:
+    job = start(script(tmp_path, "adam", "--gtp-weight-remat-size 4"), "h200", 0).experiment
+    assert [note for note in job.not_modelled if "less memory, slower: weights dealt over further ranks" in note]
 
 
 def test_fsdp_takes_no_optimizer_of_whole_matrices(tmp_path: Path) -> None:
