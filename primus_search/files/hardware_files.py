@@ -85,11 +85,14 @@ class Hardware:
 def load_hardware(
     text: str, *, beside: Path | None = None, host_file: Callable[[], Path] | None = None, where: str | None = None
 ) -> Hardware:
-    """The hardware a name or path stands for.
+    """The hardware a name or path stands for; `NAME@TRANSPORT`: over another network between its nodes.
 
     `where` is the place that named it, for messages; `host_file` measures this machine (or finds the cached result)
     and returns a hardware file, and is only called for `host`.
     """
+    name, transport = name_and_version(text)
+    if transport:
+        return _over(load_hardware(name, beside=beside, host_file=host_file, where=where), transport, where)
     if text == HOST:
         path: Path | str = (host_file or host_hardware)()
     else:
@@ -108,6 +111,30 @@ def load_hardware(
         return whole
     parent = load_hardware(data[EXTENDS], beside=path.parent)
     return _unmeasured(whole, parent, data[STATUS]) if STATUS in data else _as_its_parent(whole, parent)
+
+
+def _over(hardware: Hardware, transport: str, where: str | None) -> Hardware:
+    """The hardware with the numbers of a transport between its nodes. Raises `InputError` for one without a file."""
+    known = {name: path for name, path in names(FileKind.HARDWARE_BASE).items() if name != BASE}
+    if transport not in known:
+        what = (
+            f"no file of the transport '{transport}'{did_you_mean(transport, known)} - known: {join_words(list(known))}"
+        )
+        raise InputError([Problem(where or "hardware", what)])
+    document = read(known[transport])
+    reading, found = Reading(document), dict[str, Any]()
+    for key, value in document.data["network"].items():
+        field, factor = units.to_base(key, 1.0)
+        found[field] = leaf(float, value, ("network", key), factor, reading)
+    if reading.problems:
+        raise InputError(reading.problems)
+    kept = tuple(one for one in hardware.sources if units.to_base(one.path.rpartition(".")[2], 0.0)[0] not in found)
+    return replace(
+        hardware,
+        name=f"{hardware.name}@{transport}",
+        network=replace(hardware.network, **found),
+        sources=kept + tuple(reading.sources),
+    )
 
 
 def _unmeasured(hardware: Hardware, parent: Hardware, status: str) -> Hardware:

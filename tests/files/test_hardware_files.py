@@ -1,16 +1,18 @@
 """Hardware files, software stacks and Primus' hardware_config: units, sources, and whole messages of bad ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from primus_search.base import units
 from primus_search.base.errors import InputError
 from primus_search.files.hardware_files import load_cluster, load_hardware, load_stack, read_stack
 from primus_search.files.records import Reading, build
 from primus_search.files.search_path import HOME_VARIABLE, FileKind, names
-from primus_search.files.source import parse
+from primus_search.files.source import parse, read
+from primus_search.values.machine.network import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,3 +205,24 @@ def test_a_bad_primus_file_says_every_problem(tmp_path: Path, monkeypatch: pytes
         "mi3000.yml:5 @ $.hardware_config.nics_per_node: 'x' is not a whole number of at least 1\n"
         "mi3000.yml:4 @ $.hardware_config.node_topology: 'ring' is not switch or mesh"
     )
+
+
+def test_a_transport_replaces_the_numbers_of_the_network_between_nodes_and_nothing_else() -> None:
+    plain, over = load_hardware("b300"), load_hardware("b300@efa")
+    numbers = read(names(FileKind.HARDWARE_BASE)["efa"]).data["network"]
+    changed = {
+        field.name
+        for field in fields(Network)
+        if getattr(plain.network, field.name) != getattr(over.network, field.name)
+    }
+    assert changed == {units.to_base(key, 0.0)[0] for key in numbers}
+    assert (over.name, over.accelerator) == ("B300@efa", plain.accelerator)
+    assert sum("crazyguitar" in one.source for one in over.sources) == 3
+
+
+def test_a_transport_without_a_file_is_refused_with_those_that_have_one() -> None:
+    with pytest.raises(InputError) as caught:
+        load_hardware("b300@efb")
+    assert [one.what for one in caught.value.problems] == [
+        "no file of the transport 'efb'; did you mean 'efa'? - known: efa"
+    ]

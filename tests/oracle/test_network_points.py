@@ -20,6 +20,8 @@ from primus_search.cost.laws.collectives import (
     reduce_scatter_s,
 )
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
+from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.files.hardware_files import load_hardware
 
 DATA = Path(__file__).parent / "data"
@@ -70,3 +72,20 @@ def test_collectives_of_a_fit_are_met_within_the_target(hardware: str) -> None:
 def test_collectives_of_instinct_devices_that_no_fit_saw_are_met_within_the_target(hardware: str) -> None:
     errors = [abs(predicted(p) / float(p["value"]) - 1.0) for p in POINTS if p["hardware"] == hardware]
     assert np.median(errors) <= 0.15
+
+
+STRANGERS = Path("../shared/measurements/first_contact.csv")
+
+
+@pytest.mark.skipif(not STRANGERS.exists(), reason="strangers' runs are not beside this checkout")
+def test_the_faster_exchange_library_over_efa_is_the_one_that_was_measured() -> None:
+    """Pairs of runs that differ in the dispatcher: DeepSeek-V3 on 256 B300."""
+    runs = [run for run in measured_table(STRANGERS).runs if run.hardware == "b300@efa"]
+    rows, _ = project_runs(runs)
+    gains = [
+        (float(fused.projection.tokens_per_s_per_gpu[0] / plain.projection.tokens_per_s_per_gpu[0]),
+         fused.run.tokens_per_s_per_gpu / plain.run.tokens_per_s_per_gpu)
+        for plain, fused in zip(rows[::2], rows[1::2], strict=True)
+    ]  # fmt: skip
+    assert len(gains) == 3
+    assert all((projected > 1.0) == (measured > 1.0) for projected, measured in gains)

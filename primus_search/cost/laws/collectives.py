@@ -294,7 +294,8 @@ def dispatch_s(
     nic = reach.nic_bytes_per_s * network.nic_dispatch_efficiency
     link = network.link_bytes_per_s * network.dispatch_efficiency * reach.link_share
     wire = np.maximum(far / nic, _ramped_s(near, link, _link_ramp_bytes(network, reach)))
-    hops = (reach.local - 1.0) * network.link_hop_latency_s + (reach.domains - 1.0) * reach.nic_hop_s
+    far_hop_s = np.maximum(reach.nic_hop_s, network.nic_dispatch_hop_latency_s)
+    hops = (reach.local - 1.0) * network.link_hop_latency_s + (reach.domains - 1.0) * far_hop_s
     return reach.is_group * (_start_s(network, reach) + hops + wire)
 
 

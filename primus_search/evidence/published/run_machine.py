@@ -22,7 +22,7 @@ def stack_file(name: str) -> Stack:
 
 
 def hardware_of(run: PublishedRun) -> str:
-    """The name of the hardware file of a run's GPU. Raises `Skipped` where there is none."""
+    """The hardware file of a run's GPU and the transport that its words name. Raises `Skipped` where there is none."""
     gpu = run.word("gpu")
     words = plain(" | ".join(run.word(column) for column in ("source", "flags", "notes")))
     family = re.search(r"(?<![a-z])[a-z]++\d{2,3}", gpu.lower().replace(" ", ""))
@@ -32,7 +32,8 @@ def hardware_of(run: PublishedRun) -> str:
     file = hardware_named(gpu, run.word("notes"), run.word("source"))
     if file is None:
         raise Skipped(f"no hardware file for GPU {gpu!r}")
-    return file
+    transport = first(vocabulary("devices")["transport"], {"words": words})
+    return f"{file}@{transport}" if transport else file
 
 
 @lru_cache(maxsize=64)

@@ -36,6 +36,7 @@ class Network:
     nic_port_bytes_per_s       one port of a NIC that has several, which is all that a pair of ranks uses; 0: one port
     nic_latency_s              a collective of no bytes that leaves the domain
     nic_hop_latency_s          each hop between domains
+    nic_dispatch_hop_latency_s  likewise of fused expert dispatch / combine kernels, per domain; 0: nic_hop_latency_s
     nic_half_speed_bytes       as link_half_speed_bytes, for the bytes through the NICs of one device
     nic_efficiency             share of the NIC a ring or a send reaches
     nic_all_to_all_efficiency  share of the NIC a direct exchange reaches
@@ -75,6 +76,7 @@ class Network:
     pod_bytes_per_s: float
     pod_latency_s: float
     nic_port_bytes_per_s: float = 0.0
+    nic_dispatch_hop_latency_s: float = 0.0
     host_copy_bytes_per_s: float = 0.0
     host_update_bytes_per_s: float = 0.0
     tables: Tables = NO_TABLES

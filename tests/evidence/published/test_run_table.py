@@ -60,6 +60,7 @@ def outcome_of(folder: Path, *rows: dict[str, str], without: tuple[str, ...] = (
         ("MI250X (GCD)", "", "mi250x"),
         ("H100 PCIe", "", None),
         ("GH200 96GB", "", "gh200"),
+        ("B300", "EFA 16x400 Gb/s a node", "b300@efa"),
         ("H20", "", "h20"),
         ("H200", "", "h200"),
         ("TPU v5p", "", None),
