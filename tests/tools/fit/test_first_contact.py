@@ -68,14 +68,14 @@ def test_a_device_vendor_is_a_maker_and_an_operator_is_not() -> None:
 def test_bands_made_of_the_others_hold_nine_of_ten_runs_of_every_kind_of_stranger() -> None:
     """Whole publishers left out, and whole stack files as software that nobody described; by regime.
 
-    Of 256 GPUs and more one publisher of four is an expert exchange over a fabric that nobody measured.
+    Of 256 GPUs and more one publisher of four is an expert exchange over EFA between hosts slower than projected.
     """
     rows = seen(DATA / "trained_on.txt", [*STRANGERS, *(DATA / name for name in IN_NO_FIT)])
     found = LeftOut.of(rows + left_out_trainers(rows), words(SITES, "makers"))
     regimes = found.by_regime()
     inside = {label: figures[5] for label, (_, figures) in regimes.items()}
     assert 0.85 <= inside.pop("all") <= 0.95 and regimes["all"][1][6] <= 0.35
-    assert inside.pop("256 GPUs or more") >= 0.75
+    assert inside.pop("256 GPUs or more") >= 0.80
     assert min(inside.values()) >= 0.85, inside
     trainers = [name for name in found.publishers if found.kind(name) == "trainer left out"]
     assert 0.84 <= float(np.mean([own[5] for own in found.figures(trainers).values()])) <= 0.95
