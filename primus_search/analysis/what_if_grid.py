@@ -16,7 +16,7 @@ from primus_search.values.candidates import Candidates
 
 FACTORS = {
     "nic": (0.25, 0.5, 1.0, 2.0),
-    "batch": (0.5, 1.0, 2.0, 4.0),
+    "batch": (0.5, 1.0, 2.0),
     "nodes": (0.5, 1.0, 2.0, 4.0),
     "documents": (0.125, 0.5, 1.0),
 }  # of the run's own value

@@ -27,6 +27,7 @@ from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.memory.chunk_memory import memories_by_rank
+from primus_search.cost.roofline import roofline
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of
@@ -43,7 +44,7 @@ from primus_search.values.candidates import COLUMN_NAMES, Candidates
 LIBRARY, ENTRY = "vendor/echarts.min.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 # Parts of the content that scripts read; the others are in the text of the page.
-EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports", "scaling", "what_if", "own_runs")
+EMBEDDED = ("limit", "memory_by_rank", "gantt", "exports", "scaling", "what_if", "own_runs", "roofline")
 
 
 def write_report(run: SavedRun, rank: int = 1, target: Path | None = None) -> Path:
@@ -189,6 +190,7 @@ def _projected(rows: PageRows, e: Explained, choices: Sequence[Choice]) -> dict[
         "gantt": None if e.timeline is None else _gantt(e.timeline) | {"exchanges": exchanges(e, e.timeline)},
         "what_if": what_if(e, choices, float(run.facts["goal"]["tokens"])),
         "own_runs": own_runs(e),
+        "roofline": roofline(e.job, e.one),
         "ablations": e.ablations,
         "advice": e.advice,
         "exports": {rank: files for rank in exported if (files := _files(run, rank))},

@@ -16,6 +16,7 @@ from primus_search.analysis.explanation import Explained
 from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import short
 from primus_search.base.units import GB
+from primus_search.cost.roofline import roofline
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import content, write_report
 from primus_search.report.html_figures import exchanges
@@ -493,6 +494,22 @@ def test_sliders_show_projections_of_the_page(sizes: Path, session: Browser) -> 
     assert page.complaints() == []
 
 
+def test_no_product_is_above_its_roof(run: Path) -> None:
+    explained = Explained(SavedRun.open(run), 1)
+    found = roofline(explained.job, explained.one)
+    peak = max(found["roofs"].values())
+    assert {"linear", "experts"} <= {one["family"] for one in found["products"]}
+    for one in found["products"]:
+        assert 0.0 < one["rate"] <= min(peak, one["intensity"] * found["bytes_per_s"]), one
+
+
+@in_browser
+def test_the_roofline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
+    page.run("document.getElementById('roofline').scrollIntoView()")
+    drawn = "setTimeout(() => done(document.querySelector('#roofline-chart canvas') !== null), 500)"
+    assert page.wait(f"new Promise(done => {drawn})") and page.complaints() == []
+
+
 def busy_s(page: Browser) -> float:
     """Processor seconds of the page's main thread until the next frame is drawn."""
     page.wait("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
@@ -522,7 +539,7 @@ def test_the_page_is_ready_in_a_second_and_a_filter_acts_in_a_tenth(run: Path) -
 def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
     click(page, "#ranking tbody tr:nth-child(2) button")
     page.run("for (const one of document.querySelectorAll('details')) one.open = true")
-    for part in ("what-if", "pipeline"):
+    for part in ("what-if", "pipeline", "roofline"):
         page.run("document.getElementById(arguments[0])?.scrollIntoView()", part)
         page.wait("new Promise(done => setTimeout(done, 300))")
     for dark in (False, True):

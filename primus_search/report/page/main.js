@@ -8,6 +8,7 @@ import {FIGURES, seconds, shellWord, whole, words} from "./format.js";
 import {Gantt} from "./gantt.js";
 import {Parallel} from "./parallel.js";
 import {Pins} from "./pins.js";
+import {Roofline} from "./roofline.js";
 import {Scaling} from "./scaling.js";
 import {Scatter} from "./scatter.js";
 import {State} from "./state.js";
@@ -138,7 +139,7 @@ async function start() {
   for (const node of document.querySelectorAll(".live")) node.hidden = false;
   const page = new Page(run, candidates);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
-  for (const [id, data, make] of [["pipeline", run.gantt, Gantt], ["scaling", run.scaling?.curve, Scaling], ["what-if", run.what_if, WhatIf]]) if (data) inSight(byId(id), () => { page[id] = new make(data); });
+  for (const [id, data, make] of [["pipeline", run.gantt, Gantt], ["roofline", run.roofline, Roofline], ["scaling", run.scaling?.curve, Scaling], ["what-if", run.what_if, WhatIf]]) if (data) inSight(byId(id), () => { page[id] = new make(data); });
 }
 
 /** Call once when an element comes near the window. */
