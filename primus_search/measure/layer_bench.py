@@ -58,6 +58,7 @@ class TimedPiece:
         sizes: dict[str, object] = {"hidden": m.hidden, "norm": m.norm, "bias": m.has_linear_bias}
         if self.piece == "optimizer":
             return "parameters"
+        sizes |= {"adapters": to_plain(m.adapters)} if m.adapters else {}
         sizes |= {"batch": s.micro_batch_size, "seq": s.seq_length, "tp": s.tp, "cp": s.cp, "sp": s.sequence_ranks}
         if self.piece != "layer":
             sizes |= {"vocab": m.vocab_size}
@@ -132,6 +133,8 @@ def _layer(piece: TimedPiece, setting: Setting) -> tuple[dict[str, Timing], Held
     assert piece.kind is not None
     if piece.shard.recompute & Recompute.OP_SAC:
         raise MissingKernelError("per-operation checkpointing is not measured")
+    if piece.model.adapters and piece.model.adapters.base.is_packed:
+        raise MissingKernelError("weights that are unpacked for each product are not measured")
     x, plain = (_hidden(piece),), replace(piece.shard, recompute=Recompute.NONE)
     build = partial(Layer, piece.model, kind=piece.kind)
     if not piece.shard.recompute:
@@ -219,14 +222,24 @@ def _held(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> Held
 
     def both() -> None:
         out = _through(chain, inputs)
-        torch.autograd.backward(out, torch.ones_like(out))
+        _backward(out, torch.ones_like(out))
         inputs[0].grad = None
 
     both()
-    parameters = [parameter for module in chain for parameter in module.parameters()]
-    largest = max(parameter.numel() * parameter.element_size() for parameter in parameters)
+    largest = max((parameter.nbytes for parameter in _trained(chain)), default=0)
     peaks = devices.peaks_bytes(kind, both) | {"modules": float(len(chain)), "gradient": float(largest)}
     return HeldTensors(memory_bytes=kept, peaks_bytes=peaks)
+
+
+def _trained(chain: list[nn.Module]) -> list[nn.Parameter]:
+    """Parameters that get gradients."""
+    return [parameter for module in chain for parameter in module.parameters() if parameter.requires_grad]
+
+
+def _backward(out: Tensor, gradient: Tensor | None) -> None:
+    """Backward of an output; nothing where nothing before it is trained."""
+    if out.requires_grad:
+        torch.autograd.backward(out, gradient)
 
 
 def _kept_bytes(chain: list[nn.Module], inputs: tuple[Tensor, ...], kind: str) -> float:
@@ -248,20 +261,21 @@ def _time_chain(
 ) -> dict[str, Timing]:
     """One cycle: forward, backward, and with `split` both again with frozen parameters, so that all share the noise."""
     state: dict[str, Tensor] = {}
+    trained = _trained(chain)
 
     def forward() -> None:
         state["out"] = _through(chain, inputs)
 
     def backward() -> None:
-        torch.autograd.backward(state.pop("out"), gradient)
+        _backward(state.pop("out"), gradient)
         inputs[0].grad = None
 
     def frozen_forward() -> None:
-        for module in chain:
-            module.requires_grad_(False)
+        for parameter in trained:
+            parameter.requires_grad_(False)
         forward()
-        for module in chain:
-            module.requires_grad_(True)
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
     forward()
     if not bool(torch.isfinite(state["out"]).all()):

@@ -126,3 +126,44 @@ def test_a_step_on_packed_weights_holds_what_is_projected(base: BaseFormat, knob
     for adapters in (ATTENTION, QUERIES_AND_VALUES):
         projected, traced = projected_and_traced(GPT, replace(adapters, base=base), knobs, window)
         assert projected == pytest.approx(traced, rel=0.05)
+
+
+def trained_peak(model: Model, c: Candidates, workload: Workload) -> float:
+    """Bytes at the highest moment of a step of two micro-batches that really trains, after one that made the states."""
+    shard = Shard.of(c, 0, workload, "float32")
+    part = ModelPart(model, shard, range(model.num_layers), rank=0, has_embedding=True, has_head=True)
+    trained = [parameter for parameter in part.parameters() if parameter.requires_grad]
+    adamw = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+
+    def step() -> None:
+        adamw.zero_grad(set_to_none=False)
+        for _ in range(2):
+            tokens = torch.randint(0, model.vocab_size, (shard.micro_batch_size, shard.seq_length))
+            torch.autograd.backward(part(tokens, tokens))
+        adamw.step()
+
+    step()
+    gc.disable()
+    try:
+        with StorageWatch(ignored=list(part.buffers())) as watch:
+            states = [tensor for state in adamw.state.values() for tensor in state.values()]
+            for tensor in (*part.parameters(), *states, *(one.grad for one in trained if one.grad is not None)):
+                watch.watch(tensor)
+            step()
+        return watch.peak_bytes
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("model", "adapters", "knobs"),
+    [(GPT, ATTENTION, KEPT), (GPT, QUERIES_AND_VALUES, FULL), (MOE, ATTENTION, KEPT)],
+    ids=["gpt", "gpt recomputed", "moe"],
+)
+def test_adapters_that_are_really_trained_hold_what_is_projected(
+    model: Model, adapters: Adapters, knobs: dict[str, int]
+) -> None:
+    workload = Workload(seq_length=256, global_batch_size=2 * knobs["micro_batch_size"], task="lora", adapters=adapters)
+    job, c = Job(model, CPU, workload), Candidates.table(sharding=0, **knobs)
+    projected = float(MemoryTable(job).memory(c).allocated[0]) - job.stack.memory.fixed_bytes
+    assert projected == pytest.approx(trained_peak(job.model, c, workload), rel=0.05)

@@ -21,10 +21,10 @@ LEARNING_RATE = 1e-4
 
 
 class MainGradients:
-    """FP32 gradients of BF16 weights: backward adds each weight's new gradient to its own and frees it at once."""
+    """FP32 gradients of trained BF16 weights: backward adds each new gradient to its own and frees it at once."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self.weights: list[Tensor] = [weight for module in modules for weight in module.parameters()]
+        self.weights: list[Tensor] = [one for module in modules for one in module.parameters() if one.requires_grad]
         self.gradients: list[Tensor] = [torch.zeros_like(weight, dtype=torch.float32) for weight in self.weights]
         for weight, gradient in zip(self.weights, self.gradients, strict=True):
             weight.register_post_accumulate_grad_hook(_adder(gradient))  # type: ignore[no-untyped-call]
