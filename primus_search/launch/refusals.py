@@ -205,6 +205,17 @@ VARIABLE = "env_"
 _VARIABLE = re.compile(r"\benv_\w+")
 
 
+def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of an environment that rows of any framework read, under the names that these have for them."""
+    return {name: environ[of_job] for name in _variables() if (of_job := name.removeprefix(VARIABLE)) in environ}
+
+
+@lru_cache(maxsize=1)
+def _variables() -> frozenset[str]:
+    read = [row for releases in RELEASES.values() for one in releases for row in rows(one)]
+    return frozenset(name for row in read for name in _VARIABLE.findall(f"{row.when} {row.legal}"))
+
+
 def named(release: Release, given: Settings) -> dict[str, Any]:
     """Settings under the names of arguments: those that a file has by the flag that sets them, `no_X` among them."""
     flags = _flags(release.arguments)

@@ -97,7 +97,8 @@ OF_PRIMUS = (
 """Settings of Primus' patches that no default file of it has."""
 OF_TITAN = (
     "model_name", "n_layers", "n_experts", "n_heads", "n_kv_heads", "is_tied", "num_mtp_layers", "attn_type",
-    "ac_class", "num_chunks", "moe_comm_backend", "non_blocking_capacity_factor", "attn_backend",
+    "ac_class", "num_chunks", "max_seq_len", "flavor", "moe_comm_backend", "non_blocking_capacity_factor",
+    "attn_backend",
 )  # fmt: skip
 """Facts of a model, arguments of torchtitan's model_registry, and classes of a part."""
 

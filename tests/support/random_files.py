@@ -55,13 +55,17 @@ def experiments(count: int, seed: int = 1) -> Iterator[RandomFile]:
 def job_files(release: str, count: int, seed: int = 1) -> Iterator[RandomFile]:
     """Job files of torchtitan; keys are `section.name`."""
     rows, rng = table(f"torchtitan@{release}"), random.Random(seed)
-    own = DRAWN["torchtitan"]
+    own = DRAWN[f"torchtitan@{release}"]
     for _ in range(count):
-        model, world = dict(rng.choice(own["models"])), rng.choice(own["worlds"])
+        model, world = dict(rng.choice(own["models"])), rng.choice(DRAWN["torchtitan_worlds"])
         settings: dict[str, Any] = {"model.name": model["name"], "model.flavor": model["flavor"]}
         settings |= _titans_degrees(model, world, rng)
-        settings |= chosen(own, rng, ("often",))
+        settings |= chosen(own, rng, ("often", "often_with_experts") if "experts" in model else ("often",))
         settings |= seldom(own, settings, rng)
+        if release == "0.3.0":
+            kept = {name: value for name, value in settings.items() if name in rows or name.startswith(OF_MODEL)}
+            yield RandomFile(kept, world, {}, _configuration(kept), ".py")
+            continue
         kept = {name: value for name, value in settings.items() if name in rows}
         sections: dict[str, list[str]] = {}
         for name, value in kept.items():
@@ -69,6 +73,50 @@ def job_files(release: str, count: int, seed: int = 1) -> Iterator[RandomFile]:
             sections.setdefault(section, []).append(f"{key} = {json.dumps(value)}\n")
         text = "".join(f"[{section}]\n{''.join(lines)}" for section, lines in sections.items())
         yield RandomFile(kept, world, {}, text, ".toml")
+
+
+OF_MODEL = ("model.", "registry.")
+"""What begins settings that a configuration function gives to the model's registry."""
+CONFIGURATION = """
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.distributed.activation_checkpoint import FullAC, MemoryBudgetAC, SelectiveAC
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models.common.config_utils import decoder_vocab_size
+from torchtitan.models.{family} import model_registry
+from torchtitan.trainer import Trainer
+
+
+def job() -> Trainer.Config:
+    model_spec = model_registry("{flavor}"{arguments})
+    tokens = CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model_spec))
+    config = Trainer.Config(
+        model_spec=model_spec,
+        loss={loss},
+        activation_checkpoint={recompute},
+        hf_assets_path="./tests/assets/tokenizer",
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        optimizer=default_adamw(lr=3e-4),
+    )
+{lines}
+    return config
+"""
+
+
+def _configuration(settings: Mapping[str, Any]) -> str:
+    """A configuration function of 0.3.0; `registry.NAME` are arguments of the model's registry as Python has them."""
+    arguments = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("registry.")}
+    recompute = settings.get("activation_checkpoint")
+    plain = {key: value for key, value in settings.items() if "." in key and not key.startswith(OF_MODEL)}
+    return CONFIGURATION.format(
+        family=settings["model.name"],
+        flavor=settings["model.flavor"],
+        arguments="".join(f", {name}={value}" for name, value in arguments.items()),
+        loss="tokens" if settings.get("loss") == "whole" else "ChunkedLossWrapper.Config(loss_fn=tokens)",
+        recompute=f"{recompute}.Config()" if recompute else None,
+        lines="\n".join(f"    config.{key} = {value!r}" for key, value in plain.items()),
+    )
 
 
 def _typed(kind: str, value: Any) -> Any:

@@ -55,7 +55,7 @@ from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
-from primus_search.launch.refusals import VARIABLE
+from primus_search.launch.refusals import VARIABLE, variables_of
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.families.megatron_hybrid import PATTERNS
@@ -186,9 +186,8 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     sections = {key.partition(".")[0] for key in lora.read}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
-    return replace(
-        made, written={key: value for key, value in found.items() if key not in sections}, tuning=tuning or trained
-    )
+    written = {key: value for key, value in found.items() if key not in sections} | variables_of(os.environ)
+    return replace(made, written=written, tuning=tuning or trained)
 
 
 def _torchtitan_of_primus(

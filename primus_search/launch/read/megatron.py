@@ -19,8 +19,6 @@ RANK_TOKENS = "max_seqlen_per_dp_cp_rank"
 """Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
 GROUP = "microbatch_group_size_per_vp_stage"
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-MANUAL = "decoder_pipeline_manual_split_list"
-"""Primus: layers of each virtual stage (primus_megatron_module.yaml, patches/args/validate_args_patches.py)."""
 
 
 def sharded(copies: int, ranks: int, alone: str = "fsdp2") -> dict[str, Any]:
@@ -116,7 +114,7 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     """Virtual stages, layout and schedule."""
     layout_key, vpp_key = framework.spellings["pipeline_layout"].key, framework.spellings["vpp"].key
     others = (*PATTERNS, "virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", "num_layers",
-              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", MANUAL, *COUNTED)  # fmt: skip
+              "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", *COUNTED)  # fmt: skip
     read |= {layout_key, vpp_key, *others}
     read |= {key for schedule in framework.schedules.values() for key in schedule.keys}
     vpp, layout = 1, EVEN
@@ -127,9 +125,6 @@ def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: in
     elif found.get(layout_key):
         text = str(found[layout_key])
         vpp, layout = max(len(expand(text)) // pp, 1), Layout.parse(text)
-    elif found.get(MANUAL) and pp > 1:
-        counts = [whole(MANUAL, count) for count in found[MANUAL]]
-        vpp, layout = max(len(counts) // pp, 1), Layout("string", text=dealt(counts))
     else:
         vpp = _virtual_stages(found, vpp_key, model, pp)
         first, last = (found.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))

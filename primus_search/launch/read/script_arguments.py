@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from primus_search.launch.refusals import VARIABLE
+from primus_search.launch.refusals import variables_of
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import MARK, MOST_TEXT
 from primus_search.launch.world import world_of
@@ -27,8 +27,6 @@ CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
 UNDECIDED, STARTS, WORLD, PER_NODE = "undecided", "starts", "world_size", "nproc_per_node"
 """What guesses the settings depend on (name: keys), keys in which several runs of a script differ, its GPUs, and those
 of a node."""
-READ_OF_ENVIRONMENT = ("CUDA_DEVICE_MAX_CONNECTIONS", "NVTE_CPU_OFFLOAD_V1")
-"""Variables of the environment that Megatron checks."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
 OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}", re.IGNORECASE)
 """A variable without a value that is called after a list of options, which bash leaves out."""
@@ -78,9 +76,7 @@ def _settings(script: bash.Script) -> dict[str, Any]:
     differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
     launched = world_of(words, bash.slurm(script.text))
     started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
-    set_here = script.variables.values
-    environ = {f"{VARIABLE}{name}": set_here[name] for name in READ_OF_ENVIRONMENT if name in set_here}
-    return last | ({STARTS: differs} if differs else {}) | started | environ
+    return last | ({STARTS: differs} if differs else {}) | started | variables_of(script.variables.values)
 
 
 def _of_program(words: list[str]) -> list[str]:

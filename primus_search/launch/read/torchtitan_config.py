@@ -28,7 +28,8 @@ from primus_search.values.model import Model
 RELEASE = "torchtitan@0.3.0"
 BUILDERS = "torchtitan_builders"
 REGISTRY = "model_registry"
-OF_LENGTH = {"layers.attention.rope.max_seq_len"}
+LONGEST = "max_seq_len"
+OF_LENGTH = f"layers.attention.rope.{LONGEST}"
 """What of a model a configuration may change without making it another: the longest sequence."""
 MOST_NAMED = 40
 
@@ -49,7 +50,9 @@ def of_configuration(
     settings = {**settings_of(config, flags), **flags}
     loaded, problem = (model, "") if model else _model(module, config, settings)
     read = of_torchtitan(path, settings, world, loaded, load_framework(RELEASE))
-    return replace(read, model_problems=(Problem(shown(path), problem),)) if problem else read
+    read = replace(read, model_problems=(Problem(shown(path), problem),)) if problem else read
+    longest = _set(config, f"model_spec.model.{OF_LENGTH}")
+    return read if longest is UNSET or not read.written else replace(read, written={**read.written, LONGEST: longest})
 
 
 def functions_of(module: PythonModule) -> list[str]:
@@ -161,7 +164,7 @@ def _model(module: PythonModule, config: CallRecord, settings: Mapping[str, Any]
     flavor = settings.get("model_spec.flavor")
     if not isinstance(spec, CallRecord) or not isinstance(flavor, str):
         return None, "names no model that torchtitan registers; give --model"
-    if changed := sorted(set(_changed(spec.fields.get("model"))) - OF_LENGTH):
+    if changed := sorted(set(_changed(spec.fields.get("model"))) - {OF_LENGTH}):
         return None, f"changes model_spec.model.{changed[0]} of {flavor}; give --model its config.json"
     own = module.stored.get(flavor)
     if isinstance(own, Name) and own.name in module.functions:
@@ -270,6 +273,7 @@ def of_dump(path: Path, text: str, given: Sequence[str], world: int, model: Mode
     if loaded is not None and model is None and len(layers) != loaded.num_layers:
         settings["model_spec.flavor"] = loaded = None  # changed by its configuration
     read = of_torchtitan(path, settings, world, loaded, framework)
+    read = replace(read, written={**read.written, LONGEST: settings.get("training.seq_len")}) if read.written else read
     return replace(read, assumed=(*read.assumed, "fp8 = none: a dump names no converters; --set fp8= changes it"))
 
 

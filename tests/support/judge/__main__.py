@@ -1,7 +1,7 @@
 """Random jobs with their framework's verdict, a JSON line each: `python -m tests.support.judge RELEASE [COUNT [SEED]]`.
 
-RELEASE is megatron@core_0.20, megatron@core_0.16, primus or torchtitan@0.2.2. A process of its own, since frameworks
-are imported with stand-ins and a process holds one release.
+RELEASE is megatron@core_0.20, megatron@core_0.16, primus, torchtitan@0.2.2 or torchtitan@0.3.0. A process of its
+own, since frameworks are imported with stand-ins and a process holds one release.
 """
 
 import json
@@ -34,6 +34,10 @@ def judged(release: str, count: int, seed: int) -> Judged:
         from tests.support.judge.primus import Primus
 
         judge, files = Primus(*required(release)), experiments(count, seed)
+    elif sources := required(release):
+        from tests.support.judge.torchtitan_configs import TorchtitanConfigs
+
+        judge, files = TorchtitanConfigs(*sources), job_files(release.partition("@")[2], count, seed)
     else:
         from tests.support.judge.torchtitan import Torchtitan
 

@@ -48,7 +48,7 @@ def judge_of(release: str) -> Callable[[Path], Verdict]:
         from tests.support.judge.primus import Primus
 
         primus = Primus(*sources)
-        return lambda file: primus.verdict(file, world(file), {"NVTE_ROCM_ENABLE_MXFP8": "1"})
+        return lambda file: primus.verdict(file, world(file))
     if sources:
         from tests.support.judge.torchtitan_configs import TorchtitanConfigs
 

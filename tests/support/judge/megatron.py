@@ -12,6 +12,7 @@ import inspect
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -73,6 +74,7 @@ class Megatron:
                 _counts_micro_batches(args)
                 _groups_ranks(args)
                 config = self.module.core_transformer_config_from_args(args)
+                _deals_layers(config)
             except SystemExit:
                 last = (noise.getvalue().strip().splitlines() or ["?"])[-1]
                 return Verdict(False, f"parser: {last[-300:]}", "argparse")
@@ -115,6 +117,28 @@ def _groups_ranks(args: Any) -> None:
         _call(parallel_state.initialize_model_parallel, args, order=order, **remat)
     parallel_state.set_virtual_pipeline_model_parallel_world_size(None)
     parallel_state.set_virtual_pipeline_model_parallel_rank(None)
+
+
+def _deals_layers(config: Any) -> None:
+    """Refuses layers that stages do not divide, and lists of expert layers of another length, as building a model does.
+
+    Megatron's functions run with layers that are none.
+    """
+    from megatron.core.models.gpt import gpt_layer_specs
+    from megatron.core.transformer.transformer_block import get_num_layers_to_build
+
+    virtual = config.virtual_pipeline_model_parallel_size
+    if config.pipeline_model_parallel_layout is None and not getattr(config, "hybrid_layer_pattern", None):
+        for rank in range(config.pipeline_model_parallel_size):
+            get_num_layers_to_build(config, 0 if virtual else None, rank)
+    if config.num_moe_experts:
+        layers = {name: MagicMock() for name in vars(gpt_layer_specs) if re.fullmatch(SPECS, name)}
+        with patch.multiple(gpt_layer_specs, **layers):
+            gpt_layer_specs.get_gpt_decoder_layer_specs(config, use_transformer_engine=False)
+
+
+SPECS = r"get_gpt_layer_\w+_spec"
+"""Functions that make the layers of a model."""
 
 
 def _call(function: Callable[..., object], args: Any, **words: Any) -> None:

@@ -10,6 +10,7 @@ nothing: the runtime logs it.
 import contextlib
 import copy
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +27,8 @@ from tools.framework_imports import StandIns
 
 PATCHES = {"setup": "megatron.env.", "build_args": "megatron.args.", "before_train": "megatron.validate_args"}
 """Prefix of the patches of a phase that concern arguments; others patch what trains."""
+EXPORTS = re.compile(r"^export (\w+)=(?:\$\{\w+:-)?(\w+)\}?$", re.MULTILINE)
+"""Variables that a script of Primus' runner exports, with their value where nothing else gives one."""
 VOCABULARY = 128256
 """Tokens of a job whose tokenizer says how many there are."""
 
@@ -39,6 +42,8 @@ class Primus:
 
     def __init__(self, checkout: Path, megatron: Path) -> None:
         self.megatron = Megatron(megatron)
+        exports = EXPORTS.findall((checkout / "runner/helpers/envs/base_env.sh").read_text(encoding="utf-8"))
+        self.environment = {name: value for name, value in exports if name != "CUDA_DEVICE_MAX_CONNECTIONS"}
         sys.path.insert(0, str(checkout))
         sys.meta_path.append(StandIns("primus_turbo", "transformer_engine", "loguru"))  # only what is not installed
         written = importlib.import_module("primus.core.utils.module_utils")
@@ -58,10 +63,13 @@ class Primus:
     def verdict(self, experiment: Path, world: int, environment: Mapping[str, str] | None = None) -> Verdict:
         """What Primus answers to an experiment of `world` processes; model and module files are those of the checkout.
 
+        `environment` lies over what Primus' runner exports.
+
         Its `given` are the arguments that Primus hands to Megatron's validate_args.
         """
         self.given: dict[str, Any] = {}
         try:
+            environment = self.environment | dict(environment or {})
             found = self.megatron.judged(
                 lambda: self._arguments(experiment), world, environment, [_starts_its_pipeline]
             )
@@ -111,6 +119,7 @@ def _starts_its_pipeline(args: Any) -> None:
         patch.object(launcher, "get_args", lambda: args),
         patch.object(launcher, "ScheduleRunner", made),
         patch.object(launcher, "set_streams", made),
+        patch("torch.cuda.Stream", made),
         patch.multiple(
             launcher.parallel_state,
             get_pipeline_model_parallel_world_size=lambda: stages,
