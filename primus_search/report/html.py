@@ -188,7 +188,7 @@ def _projected(rows: PageRows, e: Explained, choices: Sequence[Choice]) -> dict[
         "memory_by_rank": _memory_by_rank(run, shown),
         "coverage": e.coverage,
         "gantt": None if e.timeline is None else _gantt(e.timeline) | {"exchanges": exchanges(e, e.timeline)},
-        "what_if": what_if(e, choices, float(run.facts["goal"]["tokens"])),
+        "what_if": what_if(e, choices, float(run.facts.get("goal", {}).get("tokens", 0.0))),
         "own_runs": own_runs(e),
         "roofline": roofline(e.job, e.one),
         "ablations": e.ablations,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,12 @@ CURVE = ("world", "tokens_per_s_per_gpu", "low", "high", "days", "cost_USD", "en
 
 
 def scaling(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The scaling table of run.json as `cells` of its columns and as `curve`; None with one cluster."""
-    rungs = [_rung(one) for one in facts["scaling"]]
-    if len(rungs) < 2:
+    """The scaling table of run.json as `cells` of its columns and as `curve`; None with one cluster, and of a run
+    whose table another version wrote with other columns."""
+    rows = facts.get("scaling", ())
+    if len(rows) < 2 or any(set(one) != {field.name for field in fields(Rung)} for one in rows):
         return None
+    rungs = [_rung(one) for one in rows]
     goal = Goal(**facts["goal"])
     curve = [
         {"machine": machine_words(rung, rungs)} | {name: rung.__getattribute__(name) for name in CURVE}

@@ -272,18 +272,19 @@ def test_words_of_a_row_say_how_it_is_split() -> None:
 
 
 def test_a_run_constructs_one_projector_of_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for the search, its answer and its page; re-validation adds the one that measurements go into."""
+    """One for the search, its answer and its page; re-validation adds the one that measurements go into, the page's
+    sliders those of other workloads and clusters."""
     space = load_space("llama3_8b_mi300x", overrides=["cp=1", "pp=[1,2]", "benchmark.device=off"], environ={})
     made = []
     begin = Projector.__init__
 
     def counted(self: Projector, job: Any, **options: Any) -> None:
-        made.append(job.cluster)
+        made.append(job)
         begin(self, job, **options)
 
     monkeypatch.setattr(Projector, "__init__", counted)
     search(space, out=tmp_path / "run")
-    own = [cluster for cluster in made if cluster == space.clusters[0].cluster]
+    own = [job for job in made if (job.cluster, job.workload) == (space.clusters[0].cluster, space.workload)]
     assert len(own) == 1
     explain(SavedRun.open(tmp_path / "run"), 1).figures  # noqa: B018 - a saved run makes its own
     assert len([cluster for cluster in made if cluster == space.clusters[0].cluster]) == 2
