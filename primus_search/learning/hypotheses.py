@@ -93,7 +93,9 @@ UNFUSED: Sequence[str] = _SOFTWARE["unfused"]
 VARIED: Sequence[str] = _SOFTWARE["varied"]
 """Stacks that are considered with unusual habits as well: one or two of each kind of framework."""
 
-MEGATRON_LIKE = ("megatron", "nemo")
+MEGATRON_LIKE = ("megatron", "nemo", "internevo")
+"""How names of software begin that replicates weights over data parallel ranks."""
+
 FRAMEWORK_STACKS: Mapping[str, Sequence[str]] = _SOFTWARE["framework_stacks"]
 """Which stack files describe releases of the framework that a log names."""
 

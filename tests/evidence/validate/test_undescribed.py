@@ -6,6 +6,7 @@ from scipy.stats import t
 
 from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.evidence_files import load_sites
+from primus_search.learning.hypotheses import shipped_hypotheses
 from primus_search.models.model_files import load_model
 
 
@@ -20,3 +21,14 @@ def test_a_mixture_of_one_stack_has_the_band_of_the_sites_students_t(name: str) 
     assert np.log([found.low, found.rate, found.high]) == pytest.approx(
         np.log(1000.0) + half * np.array([-1, 0, 1]), abs=1e-3
     )
+
+
+@pytest.mark.parametrize("replicating", ["internevo", "megatron_lm"])
+def test_software_that_replicates_weights_counts_less_where_a_run_shards_them(replicating: str) -> None:
+    """InternEvo's owners of a ZeRO-1 shard broadcast weights that every rank keeps: it is no software of FSDP."""
+
+    def log_prior(suggested: str) -> float:
+        found = shipped_hypotheses(suggested=suggested, archs=["sm80"])
+        return max(one.log_prior for one in found if one.name == replicating)
+
+    assert log_prior("torchtitan") == log_prior("megatron_te") - 2.0
