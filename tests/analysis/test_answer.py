@@ -284,10 +284,10 @@ def test_a_run_constructs_one_projector_of_its_cluster(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Projector, "__init__", counted)
     search(space, out=tmp_path / "run")
-    own = [job for job in made if (job.cluster, job.workload) == (space.clusters[0].cluster, space.workload)]
-    assert len(own) == 1
+    own = space.job_on(space.clusters[0])
+    assert made.count(own) == 1
     explain(SavedRun.open(tmp_path / "run"), 1).figures  # noqa: B018 - a saved run makes its own
-    assert len([cluster for cluster in made if cluster == space.clusters[0].cluster]) == 2
+    assert made.count(own) == 2
 
 
 def test_a_question_without_a_file_writes_the_file_it_would_have_needed(tmp_path: Path) -> None:
