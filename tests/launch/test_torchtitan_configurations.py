@@ -266,3 +266,42 @@ def test_torchtitans_own_configurations_are_read() -> None:
                 continue
             unread += [name] if found.model is None else []
     assert unread == ["qwen3_debugmodel_non_fused_qkv"]
+
+
+ADAPTED = """
+from torchtitan.components.lora import LoRAConverter
+from torchtitan.components.quantization import Float8LinearConverter
+from torchtitan.models.llama3 import model_registry
+from torchtitan.trainer import Trainer
+
+
+def job() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B", converters=[Float8LinearConverter.Config(), LoRAConverter.Config(FIELDS)]),
+        training=TrainingConfig(local_batch_size=1, seq_len=8192),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "rank", "modules", "is_noted"),
+    [
+        ("", 8, ["all-linear"], True),
+        ('rank=16, alpha=32.0, target_modules=["wq", "wo", "w2"]', 16, ["q_proj", "o_proj", "down_proj"], False),
+        ('rank=4, target_modules=["wq", "wkv"]', 4, ["q_proj", "k_proj", "v_proj"], True),
+    ],
+)
+def test_adapters_of_a_converter_are_those_of_the_workload(
+    tmp_path: Path, fields: str, rank: int, modules: list[str], is_noted: bool
+) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(ADAPTED.replace("FIELDS", fields), encoding="utf-8")
+    found = read(path)
+    assert found.tuning["task"] == "lora"
+    assert (found.tuning["lora"]["rank"], found.tuning["lora"]["modules"]) == (rank, modules)
+    assert [note for note in found.not_modelled if "onverters" in note or "lora" in note.lower()] == (
+        ["model_spec.converters: LoRAConverter (projected as an adapter of K and one of V, none of the head)"]
+        if is_noted
+        else []
+    )
+    assert found.row["fp8"] != "none"

@@ -7,10 +7,10 @@ from typing import Any
 from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import shown
+from primus_search.launch.adapters import LoraKeys, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan, torchtitan_models
-from primus_search.launch.read.launchers import refuse_adapters
 from primus_search.launch.read.torchtitan_models import NAME, model_of_module
 from primus_search.launch.world import World
 from primus_search.models.megatron_yaml import PRESET_FOLDER
@@ -32,7 +32,8 @@ def of_torchtitan(
     is_whole: bool = True,
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
-    refuse_adapters({key: str(given.get(key, "")) for key in ADAPTERS}, ADAPTERS)
+    tuning, notes_of_tuning = _tuning(given)
+    given = _without_adapters(given) if tuning else given
     given, origin = translated(framework, given)
     found = {**preset, **given}
     loaded = model or flavored(framework, found) or _imported(path, found)
@@ -70,7 +71,9 @@ def of_torchtitan(
     is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
     written = {**framework.defaults, **found, **_facts(loaded, found)} if is_whole and loaded else NOTHING
     variant = torchtitan.EAGER if is_eager else ""
-    return replace(read, not_modelled=tuple(notes), variant=variant, written=written)
+    return replace(
+        read, not_modelled=(*notes, *notes_of_tuning), variant=variant, written=written, tuning=tuning or read.tuning
+    )
 
 
 def _facts(model: Model, found: Settings) -> dict[str, Any]:
@@ -89,8 +92,41 @@ def _facts(model: Model, found: Settings) -> dict[str, Any]:
     }
 
 
-ADAPTERS = {"model_spec.converters": "*loraconverter*"}
-"""What a converter is called that trains adapters alone (components/lora.py of 0.3.0)."""
+CONVERTERS = "model_spec.converters"
+OF_CONVERTER = tuple(f"{CONVERTERS}.{name}" for name in ("rank", "alpha", "target_modules"))
+LORA = LoraKeys(
+    when={CONVERTERS: "*loraconverter*"},
+    rank=OF_CONVERTER[:1],
+    alpha=OF_CONVERTER[1:2],
+    modules=OF_CONVERTER[2:],
+    defaults={"rank": 8, "alpha": 16.0, "modules": ["all-linear"]},
+)
+"""Adapters of components/lora.py, class LoRAConverter, of 0.3.0."""
+MATRICES = {
+    "wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wkv": "k_proj v_proj", "wo": "o_proj", "w1": "gate_proj",
+    "w2": "down_proj", "w3": "up_proj", "wq_a": "q_a_proj", "wq_b": "q_b_proj", "wkv_a": "kv_a_proj_with_mqa",
+    "wkv_b": "kv_b_proj",
+}  # fmt: skip
+"""Matrices of torchtitan's models by HuggingFace's names."""
+
+
+def _tuning(given: Settings) -> tuple[dict[str, Any], list[str]]:
+    """`task` and `lora` of a workload as converters say them, and a note on adapters that are priced otherwise."""
+    named = given.get(OF_CONVERTER[2])
+    names = [str(one) for one in named] if isinstance(named, list) else []
+    of_hub = [one for name in names for one in MATRICES.get(name, name).split()]
+    tuning = tuning_in({**given, OF_CONVERTER[2]: of_hub}, LORA)
+    differs = "wkv" in names or (tuning and not names)
+    note = f"{CONVERTERS}: LoRAConverter (projected as an adapter of K and one of V, none of the head)"
+    return tuning, [note] if differs else []
+
+
+def _without_adapters(given: Settings) -> dict[str, Any]:
+    """Settings without those of adapters."""
+    named = given[CONVERTERS]
+    others = [one for one in named if "lora" not in str(one).lower()] if isinstance(named, list) else []
+    rest = {key: value for key, value in given.items() if key not in (CONVERTERS, *OF_CONVERTER)}
+    return rest | ({CONVERTERS: others} if others else {})
 
 
 def namesake(path: Path, name: str) -> Model | None:
