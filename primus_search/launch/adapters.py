@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from primus_search.launch.contract import is_off
+from primus_search.launch.contract import fits, holds, is_off, number_in
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
@@ -72,33 +72,19 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
 
     Raises ValueError for a pattern of layers, or a setting that is no number.
     """
-    if not any(_has(given, key, words) for key, words in keys.when.items()):
+    if not holds({name: value for name, value in given.items() if not is_off(value)}, keys.when):
         return {}
     found: dict[str, Any] = dict(keys.defaults)
     for name, kind in (("rank", int), ("alpha", float), ("dropout", float)):
-        key = next((key for key in keys.__getattribute__(name) if not is_off(given.get(key))), "")
-        if key:
-            try:
-                found[name] = kind(str(given[key]))
-            except ValueError:
-                raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
+        number = number_in(given, keys.__getattribute__(name), kind)
+        found |= {} if number is None else {name: number}
     key = next((key for key in keys.modules if not is_off(given.get(key))), "")
     switched = [one for name, many in keys.switches.items() if not is_off(given.get(name)) for one in many]
     listed = _listed(key, given[key]) if key else []
     found["modules"] = [*listed, *switched] or list(found.get("modules", []))
-    of_base = (
-        base
-        for key, words in keys.bases.items()
-        for word, base in words.items()
-        if fnmatchcase(str(given.get(key)).lower(), word)
-    )
+    of_base = (base for key, words in keys.bases.items() for word, base in words.items() if fits(given.get(key), word))
     base = next(of_base, "")
     return {"task": "qlora" if base else "lora", "lora": found | ({"base": base} if base else {})}
-
-
-def _has(given: Settings, key: str, words: str) -> bool:
-    values = (value for name, value in given.items() if fnmatchcase(name, key) and not is_off(value))
-    return any(fnmatchcase(str(value).lower(), one) for value in values for one in words.split("|"))
 
 
 _NAME = re.compile(r"[A-Za-z_][\w-]*")

@@ -10,7 +10,7 @@ listed as one that can matter for neither (`spaces/keys/*.yaml`); what is none o
 
 import fnmatch
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from primus_search.base.guards.values import LARGEST_WHOLE
@@ -99,14 +99,27 @@ def is_off(value: Any) -> bool:
     return value in ([], ()) if isinstance(value, list | tuple) else value in OFF or str(value).lower() in OFF[5:]
 
 
+def fits(value: Any, patterns: str) -> bool:
+    """Whether a value, whatever its case, fits one of the patterns between bars."""
+    return any(fnmatch.fnmatchcase(str(value).lower(), one) for one in patterns.split("|"))
+
+
 def holds(given: Settings, where: Mapping[str, str]) -> bool:
-    """Whether a file has one of these settings: keys, which may have `*`, and patterns of values between bars."""
-    pairs = ((name, str(value).lower()) for name, value in given.items())
+    """Whether a file has one of these settings: patterns of keys and of values, each between bars."""
     return any(
-        fnmatch.fnmatchcase(name, key) and any(fnmatch.fnmatchcase(value, word) for word in words.split("|"))
-        for name, value in pairs
-        for key, words in where.items()
+        any(fnmatch.fnmatchcase(name, one) for one in keys.split("|")) and fits(value, words)
+        for name, value in given.items()
+        for keys, words in where.items()
     )
+
+
+def number_in(given: Settings, keys: Iterable[str], kind: type[int] | type[float]) -> int | float | None:
+    """The number under the first of some keys that a file sets. Raises ValueError for what is none."""
+    key = next((key for key in keys if not is_off(given.get(key))), "")
+    try:
+        return kind(str(given[key])) if key else None
+    except ValueError:
+        raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
 
 
 def _listed(value: Any) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from primus_search.launch.contract import holds, is_off
+from primus_search.launch.contract import holds, number_in
 from primus_search.values.machine.framework import Settings
 from primus_search.values.tasks import TASKS, Task
 
@@ -45,15 +45,7 @@ def policy_in(given: Settings, keys: PolicyKeys) -> dict[str, Any]:
     where = "host" if holds(given, keys.on_host) else "resident"
     found: dict[str, Any] = {"reference": where if has_reference else "none"}
     if TASKS[task].has_rollouts:
-        found |= _number(given, "epochs", keys.epochs, int)
+        found["epochs"] = number_in(given, keys.epochs, int)
         if holds(given, keys.shares_devices):
-            found |= _number(given, "gpu_memory_utilization", keys.gpu_memory_utilization, float)
-    return {"task": task, "policy": found}
-
-
-def _number(given: Settings, name: str, keys: tuple[str, ...], kind: type[int] | type[float]) -> dict[str, Any]:
-    key = next((key for key in keys if not is_off(given.get(key))), "")
-    try:
-        return {name: kind(str(given[key]))} if key else {}
-    except ValueError:
-        raise ValueError(f"{key}: {str(given[key])[:80]!r} is not a number") from None
+            found["gpu_memory_utilization"] = number_in(given, keys.gpu_memory_utilization, float)
+    return {"task": task, "policy": {name: value for name, value in found.items() if value is not None}}

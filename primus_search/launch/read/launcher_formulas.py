@@ -6,7 +6,8 @@ from typing import Any
 
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
-from primus_search.launch.read.launcher_table import Launcher, fits
+from primus_search.launch.contract import fits
+from primus_search.launch.read.launcher_table import Launcher
 from primus_search.launch.read.megatron import model_keys
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY, Settings
@@ -67,7 +68,7 @@ def _number(formula: str, known: Settings) -> int | None:
     text, _, condition = formula.partition(" where ")
     text, _, multiple = text.partition(" up to ")
     key, _, value = condition.partition("=")
-    if condition and not fits(str(known.get(key.strip())), value.strip()):
+    if condition and not fits(known.get(key.strip()), value.strip()):
         return None
     total = 0.0
     for product in re.split(r" \+ | (?=- )", text):

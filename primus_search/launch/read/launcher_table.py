@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from primus_search.files.known_keys import key_table
@@ -78,8 +77,3 @@ class Launcher:
 def launchers() -> dict[str, Launcher]:
     """Every launcher that has a table, by name; in the order in which a file is tried."""
     return {name: from_plain(Launcher, one) for name, one in key_table(TABLE).items()}
-
-
-def fits(value: str, patterns: str) -> bool:
-    """Whether a value, whatever its case, fits one of the patterns between bars."""
-    return any(fnmatchcase(value.lower(), one) for one in patterns.split("|"))

@@ -19,14 +19,14 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.source import shown
 from primus_search.launch.adapters import tuning_in
-from primus_search.launch.contract import is_off, shortened, whole
+from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
 from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of
-from primus_search.launch.read.launcher_table import Launcher, fits, launchers
+from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS
 from primus_search.launch.script import bash
@@ -50,18 +50,17 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
     for one in launchers().values():
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, text, one)[0] if has_command else given
-        if (has_command or not is_script) and one.where and all(_has(given, *pair) for pair in one.where.items()):
+        if (
+            (has_command or not is_script)
+            and one.where
+            and all(holds(given, dict([pair])) for pair in one.where.items())
+        ):
             return one
         if has_command and not given and one.where and all(key.rstrip("*") in text for key in one.where):
             return one  # it wants arguments that it was not started with
         if has_command and not one.where:
             return one
     return None
-
-
-def _has(given: Settings, key: str, value: str) -> bool:
-    names = [name for name in given if any(fnmatchcase(name, one) for one in key.split("|"))]
-    return any(fits(str(given[name]), value) for name in names)
 
 
 # --- what a file gives ------------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def of_given(
     lora = tuning_in(given, launcher.lora)
     tuning = lora | policy if "policy" in policy else policy | lora
     for key, reasons in launcher.refused.items():
-        why = next((reason for words, reason in reasons.items() if key in given and fits(str(given[key]), words)), "")
+        why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
         if why:
             raise ValueError(f"{key}: {shortened(given[key])}: {why}")
     found, notes = _renamed(launcher, given)
@@ -190,7 +189,7 @@ def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
     """Raises ValueError that names the setting under which a part of the weights is trained that is not modelled."""
     for key, value in given.items():
         says = next((pattern for name, pattern in own.items() if fnmatchcase(key, name)), "")
-        if says and not is_off(value) and fits(str(value), says):
+        if says and not is_off(value) and fits(value, says):
             raise ValueError(
                 f"{key}: {shortened(value)} trains a part of the weights that is not modelled; "
                 "low-rank adapters and fine-tuning of all weights are"
@@ -224,7 +223,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
         bare = next((key.removeprefix(one) for one in launcher.prefixes if key.startswith(one)), "")
         bare = key if key in launcher.own else bare
         if meanings := launcher.translated.get(key):
-            meant = next((one for words, one in meanings.items() if fits(str(value), words)), None)
+            meant = next((one for words, one in meanings.items() if fits(value, words)), None)
             found |= {k: value if v == VALUE else v for k, v in (meant or {}).items()}
             notes += [] if meant is not None else [f"{key}: {shortened(value)}"]
         elif key in launcher.renamed:
@@ -244,7 +243,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
         elif not is_off(value):
             notes.append(f"{key}: {shortened(value)}")
     for key, meanings in launcher.overrules.items():
-        found |= next((one for words, one in meanings.items() if fits(str(given.get(key)), words)), {})
+        found |= next((one for words, one in meanings.items() if fits(given.get(key), words)), {})
     return found, notes
 
 
