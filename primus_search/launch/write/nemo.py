@@ -21,6 +21,7 @@ from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
+from primus_search.models.presets import presets
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model import Model
 
@@ -135,10 +136,9 @@ def _formats(job: LaunchJob) -> list[str]:
     """Formats of the optimizer that the recipe has to have, where it is not known to have them."""
     setting = dict(job.framework.spellings["state_format"].values[job.row["state_format"]])
     dtypes = {key: setting.get(key, "float32") for key in OF_STATE}
-    names = {one.model for one in recipes().values()}  # a tenth as many as recipes
-    hubs = {name for name in names if model_of_tokenizer(name) == job.model}
+    hubs = {name.lower() for one in presets().values() if one.model == job.model for name in one.tokenizers}
     named = recipes().get(job.recipe.removesuffix("_config"))
-    own = [named] if named else [one for one in recipes().values() if one.model in hubs]
+    own = [named] if named else [one for one in recipes().values() if one.model.lower() in hubs]
     if all(one.settings.get(key, "float32") == dtype for one in own for key, dtype in dtypes.items()) and (
         own or "exp_avg_dtype" not in setting
     ):
