@@ -21,13 +21,13 @@ import numpy as np
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import between, chance, short
+from primus_search.analysis.page.roofline import roofline
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import replacing
 from primus_search.base.guards.values import finite
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.memory.chunk_memory import memories_by_rank
-from primus_search.cost.roofline import roofline
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import short
-from primus_search.analysis.what_if_grid import sliders
+from primus_search.analysis.page.what_if_grid import sliders
 from primus_search.base.units import GB
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.neighbours import values_of

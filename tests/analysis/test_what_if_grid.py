@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from primus_search.analysis.explanation import Explained
-from primus_search.analysis.what_if_grid import sliders
+from primus_search.analysis.page.what_if_grid import sliders
 from primus_search.analysis.why_not import what_if
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from tests.support.small_runs import make_run

@@ -15,8 +15,8 @@ import pytest
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.glossary import TERMS
 from primus_search.analysis.labels import short
+from primus_search.analysis.page.roofline import roofline
 from primus_search.base.units import GB
-from primus_search.cost.roofline import roofline
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import content, write_report
 from primus_search.report.html_figures import exchanges
