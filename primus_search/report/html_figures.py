@@ -12,11 +12,11 @@ from primus_search.analysis.labels import short
 from primus_search.analysis.page.what_if_grid import sliders
 from primus_search.base.units import GB
 from primus_search.exploration.answer_values import Choice
-from primus_search.exploration.neighbours import values_of
+from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.scaling_table import Rung
 from primus_search.report.scaling_text import machine_words, scaling_cells
 from primus_search.schedule import Timeline
-from primus_search.space import Goal
+from primus_search.space import ClusterChoice, Goal
 
 CURVE = ("world", "tokens_per_s_per_gpu", "low", "high", "days", "cost_USD", "energy_MWh")
 
@@ -45,7 +45,12 @@ def _rung(data: Mapping[str, Any]) -> Rung:
 def what_if(e: Explained, choices: Sequence[Choice], tokens: float) -> dict[str, Any] | None:
     """Sliders over the choices on the cluster of a row, by letter; None where nothing can be changed."""
     mine = [one for one in choices if e.run.cluster(one.rank) is e.choice]
-    found = sliders(e.evaluator, [values_of(e.run.candidate(one.rank)) for one in mine]) if mine else []
+
+    def known(moved: ClusterChoice) -> Evaluator | None:
+        same = (one for one in e.run.space.clusters if (one.cluster, one.framework) == (moved.cluster, moved.framework))
+        return next((e.run.evaluator(one) for one in same), None)
+
+    found = sliders(e.evaluator, [values_of(e.run.candidate(one.rank)) for one in mine], known) if mine else []
     base = [one.rate for one in mine]
     return {
         "letters": [one.letter for one in mine], "base": found[0]["rates"][found[0]["at"]] if found else base,

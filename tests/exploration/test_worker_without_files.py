@@ -123,7 +123,7 @@ def test_clusters_of_two_devices_and_a_learned_stack_travel_whole(package: Path,
 def test_evidence_that_is_not_there_is_an_error(
     load: Callable[[], object], folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evidence_files, "roots", lambda: [tmp_path])
+    monkeypatch.setattr(evidence_files, "roots_of_today", lambda: [tmp_path])
     load.cache_clear()  # type: ignore[attr-defined]
     try:
         with pytest.raises(InputError, match=f"{folder}: is missing from the installation"):

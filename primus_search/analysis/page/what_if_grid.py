@@ -3,7 +3,7 @@
 The same projection as `explain --what-if`: the cluster or the workload of the job is changed, rows stay as they are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +23,14 @@ FACTORS = {
 TITLES = {"nic": "GB/s per NIC", "batch": "Global batch", "nodes": "Nodes", "documents": "Mean document, tokens"}
 
 
-def sliders(evaluator: neighbours.Evaluator, rows: Sequence[neighbours.Values]) -> list[dict[str, Any]]:
+Known = Callable[[ClusterChoice], neighbours.Evaluator | None]
+
+
+def sliders(
+    evaluator: neighbours.Evaluator, rows: Sequence[neighbours.Values], known: Known = lambda _: None
+) -> list[dict[str, Any]]:
     """Of each input its values, the place of the run's own, and expected tokens/s/GPU of every row at each value, None
-    where the row is not legal or does not fit there."""
+    where the row is not legal or does not fit there. known: what evaluates on a cluster that the run had, too."""
     table, found = neighbours.table_of(rows), []
     own = _rates(evaluator, table)
     for key, factors in FACTORS.items():
@@ -33,7 +38,7 @@ def sliders(evaluator: neighbours.Evaluator, rows: Sequence[neighbours.Values]) 
         kept = [factor for factor in factors if _is_whole(key, base * factor)]
         if len(kept) < 2:
             continue
-        there = (_changed(key, base * factor, evaluator) for factor in kept)
+        there = (_changed(key, base * factor, evaluator, known) for factor in kept)
         rates = [own if factor == 1.0 else _rates(one, table) for factor, one in zip(kept, there, strict=True)]
         at = kept.index(1.0)
         values = [float(f"{base * factor:.6g}") for factor in kept]
@@ -55,7 +60,7 @@ def _is_whole(key: str, value: float) -> bool:
     return value > 0.0 if key == "nic" else value >= 1.0 and value.is_integer()
 
 
-def _changed(key: str, value: float, evaluator: neighbours.Evaluator) -> neighbours.Evaluator:
+def _changed(key: str, value: float, evaluator: neighbours.Evaluator, known: Known) -> neighbours.Evaluator:
     space, choice = evaluator.space, evaluator.choice
     cluster, workload = choice.cluster, space.workload
     if key == "nic":
@@ -68,7 +73,7 @@ def _changed(key: str, value: float, evaluator: neighbours.Evaluator) -> neighbo
         workload = replace(workload, document_length=0.0 if value == workload.seq_length else value)
     moved: ClusterChoice = replace(choice, cluster=cluster)
     there: Space = replace(space, workload=workload, clusters=(moved,))
-    return neighbours.Evaluator(there, moved)
+    return (known(moved) if key == "nodes" else None) or neighbours.Evaluator(there, moved)
 
 
 def _rates(evaluator: neighbours.Evaluator, table: Candidates) -> list[float | None]:
