@@ -1,8 +1,8 @@
 """The maintainers' laboratory: fits of the shipped numbers, truth by training, generated docs. Not in the wheel.
 
-    python -m tools.fit    stacks, training rates, bands and measured ranges from tables of runs
-    python -m tools.truth  small models trained on this machine, beside what is projected for it
-    python -m tools.docs   pages that are generated from the code
+    python -m tools.fit              stacks, training rates, bands and measured ranges from tables of runs
+    python -m tools.truth.train_one  a candidate trained on this machine
+    python -m tools.docs             pages that are generated from the code
 
 It imports the package; the package imports nothing of it.
 """

@@ -1,8 +1,8 @@
 """Projected memory against processes that really trained on a CPU, configuration by configuration.
 
-Data: results/measurements/truth.json, written by `primus-search truth`: highest resident memory of a process less that
-of one that holds nothing of a model. A training process of these sizes holds 5 to 19 MB that are no tensor of the
-model and whose holder is not known, of 38 to 220 MB.
+Data: results/measurements/truth.json, trained 2026-11-21 (docs/dev/truth_log.md): highest resident memory of a process
+less that of one that holds nothing of a model. A training process of these sizes holds 5 to 19 MB that are no tensor of
+the model and whose holder is not known, of 38 to 220 MB.
 """
 
 import json

@@ -1,28 +1,19 @@
-"""The space whose configurations are trained for real, and the rule by which some of its rows are chosen.
+"""The space of configurations that are trained for real: a small GPT and a small MoE on two devices.
 
-A small GPT and a small MoE on two devices. Their axes are those that this package's trainer has, with every value that
-a batch of eight sequences leaves: how the work is split, which schedule, what is recomputed, how large a micro-batch.
-The enumerator lists what is legal, as it does for any space.
-
-All of it would take an hour to train, and most rows are nearer to their neighbours than training repeats. So rows are
-chosen by PROJECTED speed, before anything is trained: of each model the three fastest, since the best is to be found
-among the best, then those nearest to marks at equal ratios of step time down to the slowest (`evenly_spread`).
+Their axes are those that this package's trainer has, with every value that a batch of eight sequences leaves: how the
+work is split, which schedule, what is recomputed, how large a micro-batch. The enumerator lists what is legal.
 """
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from primus_search.cost.project import Projector
 from primus_search.files.plain_forms import from_plain
 from primus_search.files.source import read
 from primus_search.measure.modules.shard import DtypeName
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Constraint, Enumerator, Space
-from primus_search.values.candidates import DEFAULTS, Candidates, Recompute, Sharding, joined
-from primus_search.values.job import Job
+from primus_search.values.candidates import DEFAULTS, Candidates, Recompute, Sharding
 from primus_search.values.knobs import KNOB, Kind
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.model import Model
@@ -34,9 +25,6 @@ GPT, MOE = MODELS.values()
 WORKLOAD = Workload(seq_length=256, global_batch_size=8)
 RANKS = 2
 FLOAT: DtypeName = "float32"
-FASTEST = 3  # of a model, chosen without regard to their distance
-SEED = 0  # of what is left to chance
-COUNT = 26  # chosen in all
 
 DECLARED: dict[str, tuple[AxisValue, ...]] = {
     name: tuple(KNOB[name].code(value) if KNOB[name].kind in (Kind.CHOICE, Kind.MODULES) else value for value in values)
@@ -99,43 +87,3 @@ def _name(c: Candidates) -> str:
     else:
         split = "fsdp2" if c.sharding[0] == Sharding.FSDP2 else "dp2"
     return f"{split} {again}b{c.micro_batch_size[0]}"
-
-
-def chosen(cases: Sequence[TruthCase], cluster: Cluster, count: int = COUNT) -> list[TruthCase]:
-    """So many of the cases, of each model as many (the first models one more), by their projected step time.
-
-    Of rows that the projection cannot tell apart (GPipe and 1F1B take the same time) one stands for all, by lot.
-    """
-    models = list({case.model.name: case.model for case in cases}.values())
-    found = []
-    for number, model in enumerate(models):
-        same = [case for case in cases if case.model.name == model.name]
-        random.Random(SEED).shuffle(same)
-        told_apart = list(dict(zip(_projected_s(model, same, cluster), same, strict=True)).items())
-        share = count // len(models) + (number < count % len(models))
-        found += [told_apart[i][1] for i in evenly_spread([seconds for seconds, _ in told_apart], share)]
-    return found
-
-
-def _projected_s(model: Model, cases: Sequence[TruthCase], cluster: Cluster) -> list[float]:
-    """Seconds of a step before anything of the cases is measured."""
-    table = joined([case.row for case in cases])
-    seconds: list[float] = Projector(Job(model, cluster, WORKLOAD)).project(table).step.total.tolist()
-    return seconds
-
-
-def evenly_spread(seconds: Sequence[float], count: int) -> list[int]:
-    """Which of these step times to take: the `FASTEST`, then the ones nearest to marks of equal ratio to the slowest.
-
-    Each is taken once, so where rows are rare their neighbours stand in. All of them where there are no more.
-    """
-    order = sorted(range(len(seconds)), key=lambda i: (seconds[i], i))
-    if count >= len(order):
-        return order
-    found, left = order[:FASTEST][:count], order[FASTEST:]
-    marks = np.geomspace(seconds[found[-1]], seconds[order[-1]], count - len(found) + 1)[1:]
-    for mark in marks[::-1]:
-        nearest = min(left, key=lambda i: (abs(np.log(seconds[i] / mark)), i))
-        left.remove(nearest)
-        found.append(nearest)
-    return sorted(found, key=lambda i: (seconds[i], i))

@@ -7,12 +7,11 @@ tensor parallelism (identity and all-reduce around attention and MLP, vocabulary
 expert parallelism (all-to-all of permuted rows), context and sequence parallelism are left out.
 """
 
-import gc
-import os
+import ctypes
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,14 +23,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from primus_search.measure.device.device_info import CPU, resident_bytes
-from primus_search.measure.layer_bench import NotFiniteError, TimedPiece, bench
+from primus_search.measure.device.device_info import LARGEST_MMAP_THRESHOLD, resident_bytes
+from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
 from primus_search.measure.modules.fused_operations import applied, keeping_nothing
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.rank_group import FREED_FROM_BYTES, exchange, join, leave
 from primus_search.values.model import MixtureOfExperts, Model
-from tools.truth import samples as probe
 
 
 def _summed(x: Tensor) -> Tensor:
@@ -133,98 +131,51 @@ def _connect(layer: nn.Module, shard: Shard) -> None:
 
 LEARNING_RATE = 1e-4
 COUNTED_FROM_BYTES = 1 << 16
-FEWEST_STEPS = 2  # where cores stay slow
-MOST_STEPS = 2  # so many times the steps wanted are trained to find as many calm ones; a later round may be calmer
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of every timed step (wall, of this process, of the whole machine, of the yardstick), resident bytes,
-    losses; and the pieces of the case, measured after it in the same process, whose heap has grown.
+    """Wall seconds of every timed step, losses of all, peak resident bytes and those of the process without a model.
 
-    Payload: piece (model and shard), knobs (pp, vpp, dp, schedule, sharding), microbatches, steps, warmup, counted,
-    pieces to measure and piece_s for each, yard_s of a calm core (0 where not known), until (seconds of `time.time`
-    after which nothing more is begun); it runs as one of `rank_group.run_forked`, whose process has done `warm`.
-    peak_bytes      highest resident size of the `counted` first steps, in which freed memory goes back to the system
-    reserved_bytes  of all steps; in the others the heap keeps freed memory, which is faster
-    baseline_bytes  of the process before it held anything of the model
+    Payload: piece (model and shard), knobs (mode, vpp, dp, schedule), microbatches, counted, warmup, steps; it runs as
+    one of `rank_group.run_forked`, whose process has done `warm`. `counted` steps come first, in which freed memory
+    goes back to the system, so that `peak_bytes` is what training holds; in the others the heap keeps it, which is
+    faster, and as a GPU's caching allocator does.
     """
     torch.manual_seed(1)
     entered = resident_bytes()
     join(payload)
-    joined = resident_bytes()
-    if probe.anywhere(time.time() > payload["until"]):
-        leave()
-        return {"is_late": True}
+    baseline = payload["resident_bytes"] + resident_bytes() - entered
     warm()  # touches again what the forking process had touched, so that it does not look like the model's
-    probe.return_freed_memory_from(COUNTED_FROM_BYTES)
-    probe.forget_peak()
-    core = probe.Core(calm_s=payload["yard_s"])
-    found = _trained(payload, core)
-    gc.collect()
-    measured = _measured(payload["pieces"], payload["piece_s"], core)
-    leave()
-    baseline = payload["resident_bytes"] + joined - entered
-    sizes = {name: baseline + found[name] for name in ("peak_bytes", "reserved_bytes")}
-    return found | sizes | {"baseline_bytes": baseline, "pieces": measured, "is_late": False}
-
-
-def _trained(payload: dict[str, Any], core: probe.Core) -> dict[str, Any]:
-    """Clocks of the timed steps, losses of all, bytes beyond what the process held before; the model is gone after."""
+    _return_freed_memory_from(COUNTED_FROM_BYTES)
+    refs = Path("/proc/self/clear_refs")
+    if refs.exists():
+        refs.write_text("5")  # VmHWM starts again from what is resident now, proc_pid_clear_refs(5)
     before = resident_bytes()
-    piece, knobs = TimedPiece.from_json(payload["piece"]), payload["knobs"]
-    step = _PREPARE[knobs["mode"]](piece, knobs, payload)
+    step = _PREPARE[payload["knobs"]["mode"]](TimedPiece.from_json(payload["piece"]), payload["knobs"], payload)
     losses = [step(number) for number in range(payload["counted"])]
     held = resident_bytes("VmHWM") - before
-    probe.return_freed_memory_from(FREED_FROM_BYTES)
-    losses += [step(len(losses) + number) for number in range(payload["warmup"])]
-    timed = _timed(lambda: losses.append(step(len(losses))), core, payload["steps"], payload["until"])
+    _return_freed_memory_from(FREED_FROM_BYTES)
+    walls = []
+    for number in range(payload["counted"], payload["counted"] + payload["warmup"] + payload["steps"]):
+        dist.barrier()
+        start = time.perf_counter()
+        losses.append(step(number))
+        dist.barrier()
+        walls.append(time.perf_counter() - start)
     if any(loss != loss for loss in losses):
         raise NotFiniteError("the loss is NaN")
-    walls, cpus, machine, yards = (list(column) for column in zip(*timed, strict=True))
-    clocks = {"walls_s": walls, "cpus_s": cpus, "machine_s": machine, "yards_s": yards}
-    return clocks | {"losses": losses, "peak_bytes": held, "reserved_bytes": resident_bytes("VmHWM") - before}
+    leave()
+    sizes = {"peak_bytes": baseline + held, "baseline_bytes": baseline}
+    return {"walls_s": walls[payload["warmup"] :], "losses": losses} | sizes
 
 
-def _timed(step: Callable[[], object], core: probe.Core, wanted: int, until: float) -> list[tuple[float, ...]]:
-    """Clocks of steps and the yardstick beside them, until so many were calm on all ranks; at most twice as many."""
-    timed: list[tuple[float, ...]] = []
-    calm, is_late = 0, False
-    while calm < wanted and len(timed) < MOST_STEPS * wanted and not is_late:
-        if core.patience_s <= 0.0 and len(timed) >= FEWEST_STEPS:
-            break  # cores that stay slow: another visit may find them calm
-        before = core.awaited_s()
-        dist.barrier()
-        start = _clocks()
-        step()
-        dist.barrier()
-        took = [now - then for now, then in zip(_clocks(), start, strict=True)]
-        yard_s = max(before, core.yard_s())
-        timed.append((*took, yard_s))
-        calm += _is_calm(took, yard_s / core.calm_s)
-        is_late = probe.anywhere(time.time() > until)
-    return timed
-
-
-def _is_calm(took: list[float], slowness: float) -> bool:
-    """Whether nothing disturbed a step on any rank; all ranks come to the same answer."""
-    wall_s, cpu_s, machine_s = took
-    own_s, slowest = torch.tensor(cpu_s, dtype=torch.float64), torch.tensor([slowness, wall_s, machine_s])
-    dist.all_reduce(own_s)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    slowness, wall_s, machine_s = slowest.tolist()
-    foreign_share = (machine_s - float(own_s)) / (wall_s * (os.cpu_count() or 1))
-    return slowness <= probe.SLOW_RATIO and foreign_share <= probe.CALM_SHARE
-
-
-def _measured(pieces: list[str], piece_s: float, core: probe.Core) -> list[dict[str, Any]]:
-    """This rank's measurement of every piece while the others measure it too, and the yardstick before or after it."""
-    found = []
-    for text in pieces:
-        before = core.awaited_s()
-        dist.barrier()
-        measurement = bench(TimedPiece.from_json(text), kind=CPU, budget_s=piece_s)
-        found.append({"measurement": asdict(measurement), "yard_s": max(before, core.yard_s())})
-    return found
+def _return_freed_memory_from(num_bytes: int) -> None:
+    """The C library gives allocations of that many bytes and more back to the system as they are freed (mallopt(3))."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc
+        library.mallopt(M_MMAP_THRESHOLD, min(num_bytes, LARGEST_MMAP_THRESHOLD))
+        library.mallopt(M_TRIM_THRESHOLD, num_bytes)
 
 
 SMALLEST = Model(
@@ -241,11 +192,6 @@ def warm() -> None:
     tokens = torch.zeros(1, 64, dtype=torch.int64)
     torch.autograd.backward(part(tokens, tokens))
     optimizer.step()
-
-
-def _clocks() -> tuple[float, float, float]:
-    """Wall seconds, CPU seconds of this process, CPU seconds of all processes of the machine."""
-    return time.perf_counter(), time.process_time(), probe.busy_s()
 
 
 def _data(piece: TimedPiece, samples: int, number: int, replica: int) -> tuple[Tensor, Tensor]:
