@@ -181,6 +181,15 @@ def test_no_key_of_primus_is_lost(tmp_path: Path) -> None:
     assert lost(keys, PRIMUS_CONTEXTS, seen) == []
 
 
+def test_what_another_key_means_is_judged_under_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml"}
+    given = PRIMUS_BASE | {"recompute_activations": True}  # over any granularity, which full recompute is then no more
+    path.write_text("modules: " + json.dumps({"pre_trainer": module | {"overrides": given}}))
+    with pytest.raises(InputError, match="selective recomputation takes no method"):
+        space_of(start(path, "mi355x", 2), [], None, "")
+
+
 def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
 

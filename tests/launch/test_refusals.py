@@ -31,6 +31,7 @@ ILLEGAL = {
     "--overlap-param-gather --use-distributed-optimizer": "gather_overlap_reduce",
     "--pipeline-model-parallel-size 5": "world_divides",
     "--pipeline-model-parallel-size 16 --num-layers 46": "layers_on_stages",
+    "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 3": "stages_virtual",
     "--expert-model-parallel-size 2": "",
     "--num-layers many": "num_layers",
 }

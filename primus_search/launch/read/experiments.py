@@ -176,7 +176,8 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan, {', '.join(BACK_ENDS)}"
         raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
-    found, origin = translated(framework, experiment_settings(document, path))
+    given = experiment_settings(document, path)
+    found, origin = translated(framework, given)
     loaded, problems = (model, ()) if model else _model_of(path)
     row, keys = candidate_words(framework, found, loaded, world)
     keys |= known_keys(framework.keys).read_beside
@@ -186,7 +187,7 @@ def _primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
     sections = {key.partition(".")[0] for key in lora.read}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
-    written = {key: value for key, value in found.items() if key not in sections} | variables_of(os.environ)
+    written = {key: value for key, value in given.items() if key not in sections} | variables_of(os.environ)
     return replace(made, written=written, tuning=tuning or trained)
 
 
