@@ -156,7 +156,7 @@ def _of_annotation(field: Field) -> tuple[str, str, str]:
     """Type, default and choices of a field."""
     text = re.sub(r"Annotated\[(.*?),.*\]$", r"\1", field.annotation)
     text = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1", text)
-    kinds = [one.strip() for one in text.split("|") if one.strip() != "None"]
+    kinds = [one.strip() for one in re.split(r"\|(?![^\[]*\])", text) if one.strip() != "None"]  # not inside brackets
     choices = re.match(r"(?:typing\.)?Literal\[(.*)\]$", kinds[0]) if kinds else None
     default = _default(field.default)
     if choices:
