@@ -11,6 +11,7 @@ the field name and the base value. Decimal and binary prefixes are both legal, b
 """
 
 import math
+from functools import cache
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
 KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
@@ -58,18 +59,19 @@ def to_base(key: str, value: float) -> tuple[str, float]:
     return f"{stem}_{base}", value * factor
 
 
-def yaml_keys(field: str) -> list[str]:
+@cache
+def yaml_keys(field: str) -> tuple[str, ...]:
     """Every YAML key that fills `field`: the field itself, or its stem with each unit that converts to its base.
 
     >>> yaml_keys("latency_s")
-    ['latency_ns', 'latency_us', 'latency_ms', 'latency_s']
+    ('latency_ns', 'latency_us', 'latency_ms', 'latency_s')
     """
-    matches = [
+    matches = (
         f"{field.removesuffix('_' + base)}_{suffix}"
         for suffix, (base, _) in SUFFIXES.items()
         if field.endswith("_" + base) and not (base == "s" and field.endswith("_per_s"))
-    ]
-    return matches or [field]
+    )
+    return tuple(matches) or (field,)
 
 
 _AMOUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}

@@ -18,6 +18,7 @@ import math
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -61,7 +62,7 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
         return None
     before = len(reading.problems)
     values = dict(given or {})
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and f.name not in values}
     allowed = [key for name in fields for key in units.yaml_keys(name)]
     filled: dict[str, str] = {}
@@ -89,6 +90,9 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
     except (ValueError, TypeError) as error:
         reading.problem(keys, str(error))
         return None
+
+
+_hints = cache(typing.get_type_hints)
 
 
 def read_value(name: str, hint: Any, raw: Any, keys: Keys, factor: float, reading: Reading) -> Any:
