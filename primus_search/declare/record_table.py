@@ -86,8 +86,8 @@ def measured_switches_of(stack: Stack) -> MeasuredSwitches:
     own: dict[str, dict[str, list[Candidates]]] = {}
     for run in own_runs_of(stack):
         if run.has_rate and not run.ran_out:
-            by_family = own.setdefault(run.cluster.accelerator.name, {})
-            by_family.setdefault(run.model.family, []).append(run.candidates)
+            for device in {run.cluster.accelerator.name, run.cluster.fabric}:
+                own.setdefault(device, {}).setdefault(run.model.family, []).append(run.candidates)
     sets = {device: {name: joined(rows) for name, rows in found.items()} for device, found in own.items()}
     return load_switches().beside(sets) if sets else load_switches()
 

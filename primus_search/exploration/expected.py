@@ -15,6 +15,7 @@ from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
 from primus_search.space import Enumerator
 from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.job import Job
 from primus_search.values.machine.stack import MeasuredSwitches, Stack
 
 RATE = "expected_tokens_per_s_per_gpu"
@@ -26,13 +27,37 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
     """Expected over projected rate of every row, at most `most_ratio`; `projected_s`: seconds of projected steps."""
     job = projector.job
     evidence = _measured_switches(job.stack)
-    measured_part = evidence.measured_part(job.accelerator.name, job.model, table)
+    counted, measured_part = _measured_part(job, evidence, table)
     rows = np.flatnonzero(unmeasured(table, measured_part))
     shares: Floats = site_ratio(job.cluster, job.model) * run_ratio(job, table)
     if len(rows):
+        own_s = without_noise(projected_s[rows])
+        counted_s = np.maximum(own_s, _step_s(projector, table.take(rows), counted.take(rows), own_s))
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
-        shares[rows] *= evidence.expected_share(job.model, without_noise(projected_s[rows]), step_s)
+        shares[rows] *= own_s / counted_s * evidence.expected_share(job.model, counted_s, step_s)
     return shares
+
+
+def _measured_part(job: Job, evidence: MeasuredSwitches, table: Candidates) -> tuple[Candidates, Candidates]:
+    """The rows as far as their gains count, and their measured part.
+
+    Over another transport than the device's own, a fused dispatch between nodes that no run had there gains nothing.
+    """
+    device, transport = job.accelerator.name, job.network.transport
+    if transport:
+        is_known = evidence.measured_part(job.cluster.fabric, job.model, table).deepep
+        is_near = table.ep * table.etp <= job.network.domain_size
+        table = table.with_columns({"deepep": table.deepep & (is_near | is_known)})
+    return table, evidence.measured_part(device, job.model, table)
+
+
+def _step_s(projector: Projector, table: Candidates, counted: Candidates, own_s: Floats) -> Floats:
+    """Seconds of the rows as far as their gains count, own_s where that is the whole row."""
+    others = np.flatnonzero(table.deepep != counted.deepep)
+    found = own_s.copy()
+    if len(others):
+        found[others] = without_noise(projector.step(counted.take(others)).total)
+    return found
 
 
 def expected_step_s(projector: Projector, enumerator: Enumerator, rows: ShortlistRows) -> Floats:
@@ -80,19 +105,20 @@ def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | N
     """Of a table of one candidate; None where its switches were measured together."""
     job = projector.job
     evidence = _measured_switches(job.stack)
-    part = evidence.measured_part(job.accelerator.name, job.model, one)
+    counted, part = _measured_part(job, evidence, one)
     row, instead = one.row(0), part.row(0)
     changed = [name for name in row if row[name] != instead[name]]
     if not changed:
         return None
     step_s, part_s = projector.step(one).total, projector.step(part).total
     gain = max(float(part_s[0] / step_s[0]), 1.0)
-    share = float(evidence.expected_share(job.model, step_s, part_s)[0])
+    counted_s = np.maximum(step_s, _step_s(projector, one, counted, step_s))
+    share = float((step_s / counted_s * evidence.expected_share(job.model, counted_s, part_s))[0])
     return UnmeasuredGain(
         switches=tuple(f"{name}={row[name]}" for name in changed),
         instead=tuple(f"{name}={instead[name]}" for name in changed),
         gain=gain - 1.0,
         expected=gain * share - 1.0,
-        device=job.accelerator.name,
+        device=job.cluster.fabric,
         model=job.model.name,
     )

@@ -132,7 +132,7 @@ def _over(hardware: Hardware, transport: str, where: str | None) -> Hardware:
     return replace(
         hardware,
         name=f"{hardware.name}@{transport}",
-        network=replace(hardware.network, **found),
+        network=replace(hardware.network, transport=transport, **found),
         sources=kept + tuple(reading.sources),
     )
 

@@ -134,3 +134,45 @@ def test_what_a_site_ran_with_a_learned_stack_counts_in_full(tmp_path: Path) -> 
     assert unmeasured_gain(own, one) is None
     shares = expected_shares(own, one, own.project(one).step.total)
     assert shares[0] == site_ratio(own.job.cluster, own.job.model)
+
+
+def over_efa(nodes: int = 8, ep: int = 32, **words: object) -> tuple[Projector, Candidates]:
+    cluster = load_cluster("b300@efa", nodes)
+    job = Job(MOE, cluster, Workload(seq_length=4096, global_batch_size=512))
+    table = Candidates.table(ep=ep, grouped_gemm=0, micro_batch_size=4, deepep=[False, True])
+    return Projector(job), table.with_columns(words)
+
+
+def test_a_library_that_nobody_ran_over_a_transport_gains_nothing_there() -> None:
+    projector, table = over_efa()
+    step_s = projector.project(table).step.total
+    shares = expected_shares(projector, table, step_s)
+    plain_s, fused_s = step_s / shares
+    assert step_s[1] < 0.9 * step_s[0], "a gain is projected"
+    assert plain_s == pytest.approx(fused_s)
+    said = unmeasured_gain(projector, table.take(slice(1, 2)))
+    assert said is not None and said.gain > 0.1 and said.expected == pytest.approx(0.0)
+    assert "on B300@efa had deepep=True" in str(said) and "0% counted" in str(said)
+
+
+def test_inside_a_node_a_transport_says_nothing_of_a_library() -> None:
+    (over, table), plain = over_efa(1, ep=8), Job(MOE, load_cluster("b300", 1), over_efa()[0].job.workload)
+    found = [expected_shares(one, table, one.project(table).step.total) for one in (over, Projector(plain))]
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_a_library_that_the_site_ran_over_its_transport_counts(tmp_path: Path) -> None:
+    projector, table = over_efa()
+    run = MeasuredRun(
+        model=MOE,
+        cluster=projector.job.cluster,
+        workload=projector.job.workload,
+        candidates=table.take(slice(1, 2)),
+        measured=Measurement(tokens_per_s_per_gpu=1000.0),
+        provenance=Provenance(id="own"),
+        hardware="b300@efa",
+    )
+    write_records([run], tmp_path / "mine.runs.parquet")
+    learned = replace(run.cluster.stack, runs_file=str(tmp_path / "mine.runs.parquet"))
+    own = Projector(Job(MOE, replace(run.cluster, stack=learned), run.workload))
+    assert unmeasured_gain(own, run.candidates) is None

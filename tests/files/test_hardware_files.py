@@ -215,7 +215,7 @@ def test_a_transport_replaces_the_numbers_of_the_network_between_nodes_and_nothi
         for field in fields(Network)
         if getattr(plain.network, field.name) != getattr(over.network, field.name)
     }
-    assert changed == {units.to_base(key, 0.0)[0] for key in numbers}
+    assert changed == {"transport", *(units.to_base(key, 0.0)[0] for key in numbers)}
     assert (over.name, over.accelerator) == ("B300@efa", plain.accelerator)
     assert sum("crazyguitar" in one.source for one in over.sources) == 3
 

@@ -65,6 +65,11 @@ class Cluster:
             raise ValueError("a cluster has at least one node")
 
     @property
+    def fabric(self) -> str:
+        """What evidence of switches is kept by: the device, and the transport between its nodes: `B300@efa`."""
+        return "@".join(filter(None, (self.accelerator.name, self.network.transport)))
+
+    @property
     def is_hypothetical(self) -> bool:
         """Whether the device is planned, or a rate, a link or a number of the software is a user's own: no measurement
         speaks for it."""

@@ -47,6 +47,7 @@ class Network:
     pod_latency_s              what each hop between pods adds
     host_copy_bytes_per_s      one device's copies to or from host memory, all devices at once; 0: not known
     host_update_bytes_per_s    what one process's optimizer on the host reads and writes; 0: not known
+    transport                  what carries messages between nodes in place of the file's network: `efa`
     tables                     measured collectives inside the domain, asked before the laws (`measured_correction`)
     """
 
@@ -79,6 +80,7 @@ class Network:
     nic_dispatch_hop_latency_s: float = 0.0
     host_copy_bytes_per_s: float = 0.0
     host_update_bytes_per_s: float = 0.0
+    transport: str = ""
     tables: Tables = NO_TABLES
 
     def __post_init__(self) -> None:
