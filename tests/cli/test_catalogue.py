@@ -1,78 +1,87 @@
 """The catalogue commands and the published schema, through the command line users have."""
 
 import json
-import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from primus_search.cli import app
 from primus_search.declare.space_schema import json_schema
 from primus_search.files.search_path import FileKind, names
 
 
-def cli(*arguments: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from primus_search.cli import main; main()", *arguments]
-    environ = os.environ | {"COLUMNS": str(columns)}
-    return subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+def printed(*arguments: str) -> str:
+    """Standard output of a command that succeeds, 80 columns wide."""
+    done = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def test_models_fit_eighty_columns_and_their_json_has_the_counts() -> None:
-    text = cli("models").stdout
+    text = printed("models")
     assert max(len(line) for line in text.splitlines()) <= 80
-    rows = {row["name"]: row for row in json.loads(cli("models", "--json").stdout)}
+    rows = {row["name"]: row for row in json.loads(printed("models", "--json"))}
     assert set(rows) == set(names(FileKind.MODEL))
     assert rows["mixtral_8x22b"]["total_params"] == 140_620_634_112
     assert rows["deepseek_v3"]["published_source"].startswith("deepseek-ai/DeepSeek-V3 README_WEIGHTS.md")
 
 
 def test_one_model_shows_its_sizes_its_source_and_what_is_published() -> None:
-    details = json.loads(cli("models", "gpt_oss_20b", "--json").stdout)
+    details = json.loads(printed("models", "gpt_oss_20b", "--json"))
     assert [(k["is_moe"], k["window"], k["layers"]) for k in details["layer_kinds"]] == [(True, 128, 12), (True, 0, 12)]
     assert [k["mixer"] for k in details["layer_kinds"]] == ["attention 64/8, window 128", "attention 64/8"]
     assert details["active_params_with_embedding"] - details["active_params"] == details["embedding_params"]
-    assert "openai/gpt-oss-20b" in cli("models", "gpt_oss_20b").stdout
+    assert "openai/gpt-oss-20b" in printed("models", "gpt_oss_20b")
 
 
 def test_hardware_fits_eighty_columns_and_one_file_shows_every_source() -> None:
-    text = cli("hardware").stdout
+    text = printed("hardware")
     assert max(len(line) for line in text.splitlines()) <= 80
-    assert {row["name"] for row in json.loads(cli("hardware", "--json").stdout)} == set(names(FileKind.HARDWARE))
-    details = json.loads(cli("hardware", "mi355x", "--json").stdout)
+    assert {row["name"] for row in json.loads(printed("hardware", "--json"))} == set(names(FileKind.HARDWARE))
+    details = json.loads(printed("hardware", "mi355x", "--json"))
     by_path = {number["path"]: number for number in details["numbers"]}
     assert by_path["network.link_GBps"]["value"] == 537.6
-    assert by_path["network.link_GBps"]["source"] in cli("hardware", "mi355x").stdout
+    assert by_path["network.link_GBps"]["source"] in printed("hardware", "mi355x")
 
 
 def test_a_variant_of_a_stack_is_shown_with_its_own_numbers() -> None:
-    numbers = json.loads(cli("hardware", "torchtitan@2026", "--json").stdout)["numbers"]
+    numbers = json.loads(printed("hardware", "torchtitan@2026", "--json"))["numbers"]
     own = {n["path"] for n in numbers if not n["inherited_from"] and not n["path"].startswith(("name", "errors."))}
     assert own == {"experts.permutation", "memory.loss_chunks", "memory.hides_expert_layers"}
 
 
 def test_a_stack_is_shown_like_hardware() -> None:
-    assert "attention_kernel" in cli("hardware", "megatron_te").stdout
+    assert "attention_kernel" in printed("hardware", "megatron_te")
 
 
 @pytest.mark.parametrize("command", ["models", "hardware"])
 def test_an_unknown_name_ends_with_exit_code_two_and_one_line(command: str) -> None:
-    done = cli(command, "nothing_like_it")
+    words = [sys.executable, "-m", "primus_search", command, "nothing_like_it"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
 
 
 def test_the_schema_is_printed_and_is_itself_valid() -> None:
-    printed = json.loads(cli("schema").stdout)
-    assert printed == json_schema()
-    jsonschema.Draft202012Validator.check_schema(printed)
+    schema = json.loads(printed("schema"))
+    assert schema == json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json_schema())
 
 
 @pytest.mark.parametrize("name", names(FileKind.SPACE))
 def test_every_space_that_ships_passes_the_schema(name: str) -> None:
-    jsonschema.validate(yaml.safe_load(names(FileKind.SPACE)[name].read_text()), json_schema())
+    validator().validate(yaml.safe_load(names(FileKind.SPACE)[name].read_text()))
 
 
 MINIMAL = {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 4096, "global_batch_size": 128}}
@@ -94,9 +103,9 @@ MINIMAL = {"model": "llama3_8b", "hardware": "h100", "workload": {"seq_length": 
     ],
 )
 def test_the_schema_refuses_what_the_loader_refuses(change: dict[str, Any]) -> None:
-    jsonschema.validate(MINIMAL, json_schema())
+    validator().validate(MINIMAL)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(MINIMAL | change, json_schema())
+        validator().validate(MINIMAL | change)
 
 
 def described(node: Any, path: str = "$") -> list[str]:

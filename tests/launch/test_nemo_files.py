@@ -41,6 +41,7 @@ def nemo_jobs(model: str, count: int, framework: str = "nemo") -> list[LaunchJob
     return list(jobs(make_space(space, name=model), count))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_hydra_reads_every_override_and_the_fields_are_megatrons(model: str) -> None:
     config = pytest.importorskip("megatron.core.transformer.transformer_config")
