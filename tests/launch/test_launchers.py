@@ -211,6 +211,46 @@ batch_size = 1
 accumulative_counts = 16
 model = dict(type=SupervisedFinetune, lora=dict(type=LoraConfig, r=64, lora_alpha=16))
 """
+PRIME_RL = """
+seq_len = 8192
+[deployment]
+num_train_gpus = 2
+[model]
+name = "PrimeIntellect/Qwen3-1.7B-Wordle-SFT"
+[orchestrator]
+batch_size = 512
+[trainer.model]
+cp = 2
+"""
+AREAL = """
+cluster: {n_nodes: 2, n_gpus_per_node: 8}
+gconfig: {n_samples: 4, max_new_tokens: 3072}
+actor: {backend: "megatron:d2p2t4", path: Qwen/Qwen2.5-7B-Instruct, gradient_checkpointing: true, ppo_n_minibatches: 2,
+  mb_spec: {max_tokens_per_mb: 8192}}
+ref: {backend: "${actor.backend}"}
+train_dataset: {batch_size: 64, max_length: 1024}
+"""
+ROLL = """
+pretrain: Qwen/Qwen3-30B-A3B
+prompt_length: 1024
+response_length: 7168
+num_gpus_per_node: 8
+actor_train:
+  training_args: {per_device_train_batch_size: 1, gradient_accumulation_steps: 16}
+  strategy_args:
+    strategy_name: megatron_train
+    strategy_config: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2,
+      expert_model_parallel_size: 8, recompute_granularity: full}
+  device_mapping: list(range(0, 32))
+"""
+INTERNEVO = """
+SEQ_LEN = 4096
+HIDDEN = 4096
+data = dict(seq_len=SEQ_LEN, micro_num=4, micro_bsz=2)
+model = dict(checkpoint=True, num_attention_heads=32, vocab_size=103168, hidden_size=HIDDEN, num_layers=32,
+    mlp_ratio=8 / 3, num_kv_attention_heads=8, no_bias=True, norm_type="rmsnorm", layer_norm_epsilon=1e-5)
+parallel = dict(zero1=dict(size=-1), tensor=dict(size=2, mode="msp"), pipeline=dict(size=1), weight=dict(size=1))
+"""
 ACCELERATE = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 8\n"
 FILES = {
     "swift.sh": SWIFT,
@@ -233,6 +273,10 @@ FILES = {
     "nemo_1.yaml": NEMO_1,
     "flagscale.yaml": FLAGSCALE,
     "xtuner.py": XTUNER,
+    "prime_rl.toml": PRIME_RL,
+    "areal.yaml": AREAL,
+    "roll.yaml": ROLL,
+    "internevo.py": INTERNEVO,
     "base.yaml": NEMO_RL_BASE,
     "fsdp.yaml": ACCELERATE,
 }
@@ -267,6 +311,36 @@ JOBS: dict[str, dict[str, Any]] = {
         "batch": 256,
         "micro_batch_size": 4,
         "sharding": "fsdp2",
+        "recompute": "full",
+    },
+    "prime_rl.toml": {"model": "qwen3_1.7b", "gpus": 2, "seq_length": 8192, "batch": 512, "cp": 2, "recompute": "full"},
+    "areal.yaml": {
+        "model": "qwen2.5_7b",
+        "gpus": 16,
+        "seq_length": 4096,
+        "batch": 128,
+        "tp": 4,
+        "pp": 2,
+        "micro_batch_size": 2,
+        "recompute": "full",
+    },
+    "roll.yaml": {
+        "model": "qwen3_30b_a3b",
+        "gpus": 32,
+        "seq_length": 8192,
+        "batch": 128,
+        "tp": 2,
+        "pp": 2,
+        "ep": 8,
+        "recompute": "full",
+    },
+    "internevo.py": {
+        "gpus": 0,
+        "seq_length": 4096,
+        "batch": 64,
+        "tp": 2,
+        "sequence_parallel": True,
+        "micro_batch_size": 2,
         "recompute": "full",
     },
     "slime.sh": {"gpus": 16, "seq_length": 4096, "batch": 256, "tp": 2, "micro_batch_size": 2},
@@ -598,7 +672,7 @@ def test_every_table_means_names_that_exist() -> None:
     for name, one in launchers().items():
         assert one.source and (one.program or one.where or name in BACK_ENDS.values()), name
         if one.contract == ANY:
-            meant = {*one.renamed.values(), *one.formulas}
+            meant = {*one.renamed.values(), *(key for key in one.formulas if not key.startswith(f"{one.config}."))}
             meant |= {key for words in one.translated.values() for means in words.values() for key in means}
             assert meant <= {*DEFAULTS, *sizes}, name
 

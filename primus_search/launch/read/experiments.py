@@ -55,6 +55,7 @@ from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
+from primus_search.launch.read.wrapped_scripts import script_in
 from primus_search.launch.refusals import VARIABLE, variables_of
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
@@ -79,7 +80,7 @@ def is_experiment(path: Path) -> bool:
     """Whether a file is read as an experiment rather than as a model."""
     try:
         with readable(shown(path)):
-            return _reader_of(path, read_text(path, most=MAX_TABLE_BYTES)) is not None
+            return _reader_of(*_opened(path)) is not None
     except InputError:
         return False
 
@@ -95,7 +96,7 @@ def read_experiment(
     if is_recipe(path):
         with readable(shown(path)):
             return of_recipe(path, NamedRecipe(path.name), world, model, of_settings)
-    text = read_text(path, most=MAX_TABLE_BYTES)
+    path, text = _opened(path)
     is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
     with readable(shown(path)):
@@ -108,16 +109,24 @@ def read_experiment(
         return reader(path, started + text, world, model)
 
 
+def _opened(path: Path) -> tuple[Path, str]:
+    """A file with its text; the script that it wraps as a file beside it (`job.yaml:script`)."""
+    text = read_text(path, most=MAX_TABLE_BYTES)
+    script = script_in(path, text)
+    inside = path.with_name(f"{path.name}:script")
+    return (inside, script) if script and _reader_of(inside, script) else (path, text)
+
+
 def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     """What reads a file, by how it is written; None where it is no experiment."""
-    if path.suffix == ".toml":
-        return _job_file
     if path.suffix == ".py" and CONFIGURES.search(text):
         return _configuration
     if path.suffix == ".json" and is_dump(text):
         return _dump
     if launcher := launcher_of(path, text):
         return lambda path, text, world, model, *_: read_launcher(path, text, launcher, world, model, of_settings)
+    if path.suffix == ".toml":
+        return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":
         return None
     if re.search(r"^modules:", text, re.MULTILINE):
@@ -138,6 +147,10 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
 
 OVERRIDDEN = (".toml", ".py", ".json")
 """Ends of files that no shell reads: what they are started with are flags over them."""
+JOB_SECTIONS = re.compile(
+    r"^(?:\[(?:job|parallelism|training|experimental)\b|flavor\s{0,9}=|model\.flavor)", re.MULTILINE
+)
+"""What a job file of torchtitan has in every release."""
 CONFIGURES = re.compile(
     r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?\w{0,20}Trainer\.Config", re.MULTILINE
 )

@@ -5,6 +5,7 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from primus_search.files.source import parse
 from primus_search.launch.read.torchtitan import flattened
 from primus_search.launch.script.shell_variables import UNSET
 
-ENDS = (".yaml", ".yml", ".json", ".py")
+ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
 MOST_PARENTS = 8
 _TAG = re.compile(r"(?<=[\s:])!\w{1,40}(?=\s)")
 """A tag that a launcher's own loader reads (`!include`)."""
@@ -37,7 +38,10 @@ def _filled(value: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
-    data = _assigned(text) if path.suffix == ".py" else parse(_TAG.sub("", text), path.name).data
+    if path.suffix == ".toml":
+        data: Any = tomllib.loads(text)
+    else:
+        data = _assigned(text) if path.suffix == ".py" else parse(_TAG.sub("", text), path.name).data
     if not isinstance(data, dict):
         return {}
     given: dict[str, Any] = {}

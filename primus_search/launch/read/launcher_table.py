@@ -27,9 +27,11 @@ class Launcher:
     config       the key below which the fields of a config.json stand; `config_of`: the switch (`key=value`) that names
                  its family; `config_renamed`, `config_drops`: its own names of fields, and those without an effect
     nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
+    parts        settings inside the text of a key's value, as named groups of a pattern: `key.group`
     prefixes, own  sections whose keys have the contract's own names; single keys that have them
     renamed, translated  the contract's name of a key; the settings that a value of it means
-    formulas     settings that several keys give, as sums of products; the first whose keys are all known counts
+    formulas     settings that several keys give, as sums of products; the first whose keys are all known counts;
+                 fields of the config.json below `config`, too
     defaults     what the launcher takes where a file does not say, under the contract's names, beside its own
     overrules    settings that a value of a key means whatever else the file says
     adapters     keys under which a part of the weights is trained that is not modelled, and the values that say so
@@ -56,6 +58,7 @@ class Launcher:
     nodes: tuple[str, ...] = ()
     per_node: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    parts: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)

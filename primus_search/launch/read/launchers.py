@@ -25,7 +25,7 @@ from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
-from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of
+from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of, named_after
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS
@@ -139,7 +139,17 @@ def of_given(
 ) -> Experiment:  # fmt: skip
     """The job of settings under the names of a launcher, as `read_launcher`."""
     refuse_adapters(given, launcher.adapters)
+    inside = (
+        (f"{key}.{name}", text)
+        for key, pattern in launcher.parts.items()
+        for found in re.finditer(pattern, str(given.get(key, "")))
+        for name, text in found.groupdict().items()
+        if text
+    )
+    given = {**given, **dict(inside)}
     stated = {**launcher.defaults, **given}
+    of_model = {key: ways for key, ways in launcher.formulas.items() if key.startswith(f"{launcher.config}.")}
+    given |= {key: size for key, ways in of_model.items() if key not in given and (size := first_known(ways, stated))}
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     tuning = lora | policy if "policy" in policy else policy | lora
@@ -152,6 +162,8 @@ def of_given(
     named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
     if not model and (part := language_part(named)):
         notes.append(f"of {named} the language model ({part}) is priced, towers for images and sound are not")
+    elif not model and loaded and (base := named_after(named)):
+        notes.append(f"{named} is taken as {base}, by its name")
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
     missing = sorted({name for key in counts & found.keys() for name in UNSET.findall(str(found[key]))})

@@ -124,7 +124,9 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     Raises ValueError where it runs none, or where a variable of them has no value.
     """
     script, table = bash.followed(text, os.environ, folder), key_table(COMMANDS)
-    for words in reversed(script.commands):
+    inner = (one for one in script.variables.values.values() if "\n" in one and RUNS_RECIPE.search(one))
+    commands = [words for one in inner for words in bash.followed(one, os.environ, folder).commands]
+    for words in reversed([*commands, *script.commands]):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
         overrides = {

@@ -40,6 +40,10 @@ _SILENT = ("mkdir", "cd", "trap", "ulimit", "wait", "sleep", "pushd", "popd", "r
            "set", ":")  # fmt: skip
 
 
+MOST_ABOVE = 5
+"""Folders above the one of a script in which a file that it names is sought."""
+
+
 @dataclass(eq=False)
 class _Leave(Exception):
     """`exit`, `return`, `break` or `continue`, its line, and the status that it is given."""
@@ -337,10 +341,12 @@ class Script:
             self.variables.arguments = outer
 
     def _beside(self, name: str) -> str | None:
-        """The text of a file of the script's folder, by the last parts of its name."""
+        """The text of a file of the script's folder, by the last parts of its name, or of a folder above by all."""
         parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
-        for n in range(len(parts) if self.folder else 0):
-            path = Path(self.folder or ".", *parts[n:])
+        folder = (self.folder or Path()).resolve()
+        places = [Path(folder, *parts[n:]) for n in range(len(parts))]
+        places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1]
+        for path in places if self.folder else ():
             if path.is_file():
                 try:
                     return read_text(path, most=MAX_TABLE_BYTES)

@@ -1,0 +1,82 @@
+"""The script inside a file of another kind: a manifest of Kubernetes, a task of SkyPilot, a Makefile.
+
+script_in(Path("job.yaml"), "kind: PyTorchJob ...")     # "export NNODES=\"4\"\ntorchrun --nnodes=4 train.py ..."
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.errors import InputError
+from primus_search.files.source import parse
+
+_WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|command):", re.MULTILINE)
+"""A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""
+_VARIABLE = re.compile(r"\$\(([A-Za-z_]\w*)\)")
+"""How manifests and Makefiles write the value of a variable."""
+_RECIPES = re.compile(r"(?:[Mm]akefile|[Jj]ustfile|.*\.(?:mk|just))$")
+_STEP = re.compile(r"^(?:\t| {2,8})[@-]?", re.MULTILINE)
+_ASSIGNED = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)\s{0,20}[:?+]?=\s{0,20}(\S.*)$")
+
+QUOTED = " '\""
+"""Around a value that is assigned."""
+
+
+def script_in(path: Path, text: str) -> str:
+    """The commands in a file as lines of a shell, its variables first; empty where it has none."""
+    if _RECIPES.match(path.name):
+        return _of_recipes(text)
+    if path.suffix not in (".yaml", ".yml") or not _WRAPS.search(text):
+        return ""
+    try:
+        documents = [parse(part, path.name).data for part in re.split(r"^---.*$", text, flags=re.MULTILINE)]
+    except InputError:
+        return ""
+    return "\n".join(line for one in documents for line in _lines(one))
+
+
+def _lines(node: Any) -> Iterator[str]:
+    """Variables and commands of a document, those of outer sections first."""
+    if isinstance(node, list):
+        for one in node:
+            yield from _lines(one)
+    if not isinstance(node, Mapping):
+        return
+    for key in ("env", "envs", "environment", "environment_variables"):
+        yield from _variables(node.get(key))
+    words = [word for key in ("command", "args") for word in _listed(node.get(key))]
+    if words:
+        is_text = len(words) == 1 or any(re.fullmatch(r"-\w*c", word) for word in words[:-1])
+        yield _VARIABLE.sub(r"${\1}", words[-1] if is_text else " ".join(map(_word, words)))
+    yield from (text for key in ("run", "entrypoint") if isinstance(text := node.get(key), str))
+    for key, value in node.items():
+        if str(key).endswith(".sh") and isinstance(value, str):
+            yield value
+        elif key not in ("command", "args"):
+            yield from _lines(value)
+
+
+def _variables(given: Any) -> Iterator[str]:
+    named = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    pairs = (
+        list(given.items()) if isinstance(given, Mapping) else [(one.get("name"), one.get("value")) for one in named]
+    )
+    yield from (f"export {name}={_word(str(value))}" for name, value in pairs if value is not None)
+
+
+def _listed(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _word(text: str) -> str:
+    return text if re.fullmatch(r"[\w$.{}()/:=,@%+-]+", text) else '"' + text.replace('"', '\\"') + '"'
+
+
+def _of_recipes(text: str) -> str:
+    """The steps of a Makefile or a justfile after what it assigns."""
+    text = re.sub(r"\{\{\s*(\w+)\s*\}\}", r"${\1}", _VARIABLE.sub(r"${\1}", text)).replace("$$", "$")
+    lines = text.splitlines()
+    assigned = (found for line in lines if (found := _ASSIGNED.match(line)))
+    given = [f"{one[1]}={_word(one[2].strip(QUOTED))}" for one in assigned]
+    return "\n".join([*given, *(_STEP.sub("", line) for line in lines if _STEP.match(line))])

@@ -1,0 +1,81 @@
+"""Scripts inside manifests, tasks and Makefiles, and those that a script writes or names by a path from above."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.launch.read.experiments import read_experiment
+
+COMMAND = (
+    "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 2 "
+    "--max_seq_length 4096 --gradient_checkpointing True"
+)
+MANIFEST = f"""
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      template:
+        spec:
+          containers:
+            - name: pytorch
+              env: [{{name: EACH, value: "8"}}]
+              command: [torchrun, --nnodes=4, --nproc_per_node=$(EACH), train.py]
+              args: [{", ".join(COMMAND.split())}]
+"""
+SHELL = f"""
+apiVersion: batch/v1
+kind: Job
+---
+spec:
+  containers:
+    - command: [/bin/bash, -c]
+      args:
+        - |
+          export EACH=8
+          torchrun --nnodes=4 --nproc_per_node=$EACH train.py {COMMAND}
+"""
+TASK = f"""
+resources: {{accelerators: "H100:8"}}
+envs: {{EACH: 8}}
+setup: pip install transformers
+run: |
+  torchrun --nnodes=4 --nproc_per_node=$EACH train.py {COMMAND}
+"""
+RECIPES = f"""
+EACH ?= 8
+.PHONY: train
+train:
+\t@torchrun --nnodes=4 --nproc_per_node=$(EACH) train.py {COMMAND}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("job.yaml", MANIFEST), ("shell.yaml", SHELL), ("task.yaml", TASK), ("Makefile", RECIPES)],
+)
+def test_the_script_in_a_file_is_read(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    job = read_experiment(tmp_path / name)
+    assert (job.world.gpus, job.world.per_node, job.seq_length, job.global_batch_size) == (32, 8, 4096, 64)
+    assert job.model is not None and job.model.name == "llama2_7b"
+
+
+def test_a_script_named_from_a_folder_above_is_followed(tmp_path: Path) -> None:
+    for folder in ("train/jobs", "train/models"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "train/models/run.sh").write_text(f"torchrun --nnodes=4 --nproc_per_node=8 train.py {COMMAND}\n")
+    start = tmp_path / "train/jobs/job.sbatch"
+    start.write_text("#SBATCH --nodes=4\nsrun bash train/models/run.sh\ntorchrun train/models/run.sh\n")
+    start.write_text("bash train/models/run.sh  # torchrun \n")
+    assert read_experiment(start).world.gpus == 32
+
+
+def test_a_recipe_in_a_command_that_a_script_writes_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "launcher.sh"
+    path.write_text(
+        "command=$(cat <<- EOM\n  cd /opt ;\n  python run_script.py --gpu h100 --model_recipe_name llama3_8b"
+        ' --num_gpus 8 --micro_batch_size 2\nEOM\n)\necho "$command" > worker.sh\ntorchrun --no-python bash worker.sh\n'
+    )
+    assert read_experiment(path).row["micro_batch_size"] == 2
