@@ -21,21 +21,11 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
-from primus_search.launch.read.python_calls import PythonModule
+from primus_search.launch.read.python_calls import PythonModule, plain
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of
 from tools.bridge_recipes import configurations, given
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
-
-
-def literal(node: ast.expr) -> Any:
-    """A literal; a call as its keywords. Raises ValueError for others."""
-    match node:
-        case ast.Call(func=ast.Name(), args=[]):
-            return {str(word.arg): literal(word.value) for word in node.keywords}
-        case ast.List():
-            return [literal(one) for one in node.elts]
-    return ast.literal_eval(node)
 
 
 def _defaults(path: Path, name: str) -> dict[str, Any]:
@@ -53,13 +43,11 @@ def torchtitan(site: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for family in SOURCES["families"]:
         folder = site / "torchtitan" / "models" / family
-        for node in ast.parse((folder / "__init__.py").read_text()).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-                keys = [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
-                calls = [call for call in node.value.values if isinstance(call, ast.Call)]
-                defaults = _defaults(folder / "model" / "args.py", calls[0].func.id)  # type: ignore[attr-defined]
-                flavors = {str(key): _sizes(literal(call)) for key, call in zip(keys, calls, strict=True)}
-                found[family] = {"defaults": _sizes(defaults), "flavors": flavors}
+        names = PythonModule.of(folder / "__init__.py").names.values()
+        calls = next(one for one in names if isinstance(one, dict))
+        defaults = _defaults(folder / "model" / "args.py", next(iter(calls.values())).last)
+        flavors = {key: _sizes(plain(call)) for key, call in calls.items()}
+        found[family] = {"defaults": _sizes(defaults), "flavors": flavors}
     return found
 
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
-from primus_search.files.source import did_you_mean
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.recipes import is_recipe, recipes
 from primus_search.launch.refusals import refused
 from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
 from primus_search.space import AXES, Enumerator
-from primus_search.space.rules import DOUBLES
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.knobs import KNOB, KNOBS, Enters
 from primus_search.values.machine.stack import number_of
@@ -39,7 +37,7 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     experiment = read_job(path, world, space.model)
     evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
-    broken = tuple(rule for rule in evaluator.broken(own) if not rule.reason.endswith(DOUBLES))
+    broken = tuple(rule for rule in evaluator.broken(own) if not rule.drops_doubles)
     outcome = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.exploration import neighbours
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
@@ -20,7 +20,7 @@ from primus_search.exploration.findings import Findings
 from primus_search.exploration.ranking_table import RankingTable
 from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.files.source import Document, did_you_mean, parse
+from primus_search.files.source import Document, parse
 from primus_search.launch.read.megatron import canonical
 from primus_search.learning.logged_job import read_job
 from primus_search.space import Axis, AxisValue, ClusterChoice, Space

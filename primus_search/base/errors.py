@@ -3,8 +3,10 @@
 Exit codes of the command line follow the type: `InputError` is 2, `NothingFits` is 3, `BudgetEnded` is 5.
 """
 
+import difflib
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,6 +20,29 @@ class PrimusSearchError(Exception):
 def printable(text: str) -> str:
     """Text with control characters and surrogates as their escapes, so that no terminal acts on them; lines stay."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+MOST_HINTS = 20
+"""Problems of one file before names are no longer compared, which takes longer than all the rest."""
+
+
+def did_you_mean(given: str, known: Iterable[str], after: Sized = ()) -> str:
+    """`; did you mean 'objective'?` for the nearest known name, or the empty string if none is near.
+
+    Case and the signs between words do not count: `Mixtral-8x22B` is near `mixtral_8x22b`. `after`: what the file has
+    wrong already; behind so many problems nothing is near.
+    """
+    if len(after) >= MOST_HINTS:
+        return ""
+    by_bare: dict[str, str] = {}
+    for name in known:
+        by_bare.setdefault(_bare(name), name)
+    near = difflib.get_close_matches(_bare(given), by_bare, n=1, cutoff=0.65)
+    return f"; did you mean '{by_bare[near[0]]}'?" if near else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 MOST_PROBLEMS, MOST_ALIKE = 40, 10

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.cli.output import print_json, write
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def _per_node(sets: list[str]) -> int:
 
 def _recipe(name: str) -> Path:
     """The path that stands for a recipe. Raises `InputError` for a name that none has."""
-    from primus_search.files.source import did_you_mean
     from primus_search.launch.read.recipes import is_recipe, recipes
 
     if not is_recipe(Path(name)):
@@ -187,7 +186,6 @@ def _must_be_one(space: "Space", rows: int, where: str) -> None:
     where: what the settings are of, for messages.
     """
     from primus_search.exploration.neighbours import Evaluator
-    from primus_search.space.rules import DOUBLES
 
     several = [axis.name for axis in space.axes if len(axis.values) > 1]
     if several and rows != 1:
@@ -195,7 +193,7 @@ def _must_be_one(space: "Space", rows: int, where: str) -> None:
     if rows == 0:
         values = {axis.name: axis.values[0] for axis in space.axes}
         broken = Evaluator(space, space.clusters[0]).broken(values)
-        broken = tuple(one for one in broken if not one.reason.endswith(DOUBLES)) or broken
+        broken = tuple(one for one in broken if not one.drops_doubles) or broken
         what = "this configuration is not legal"
         raise InputError([Problem(where, f"{what} - {one.rule}: {one.reason}") for one in broken])
 

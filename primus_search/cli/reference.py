@@ -22,10 +22,9 @@ def schema(of: str = "space") -> None:
     Save it and point your editor at it: `# yaml-language-server: $schema=space.schema.json` as the first line of a
     space file completes keys and values and checks them as you type. `schema run` is that of run.json, too.
     """
-    from primus_search.base.errors import InputError, Problem
+    from primus_search.base.errors import InputError, Problem, did_you_mean
     from primus_search.cli.output_schema import commands, output_schema
     from primus_search.declare.space_schema import json_schema
-    from primus_search.files.source import did_you_mean
 
     known = ("space", *commands())
     if of not in known:

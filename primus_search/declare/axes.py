@@ -12,9 +12,10 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
+from primus_search.base.errors import did_you_mean
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.file_problems import FileProblems
-from primus_search.files.source import Keys, did_you_mean, join_words, quoted
+from primus_search.files.source import Keys, join_words, quoted
 from primus_search.schedule.registry import ALIASES
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import AXES, AxisValue

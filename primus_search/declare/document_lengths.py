@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.errors import did_you_mean
 from primus_search.base.guards.files import read_text
 from primus_search.files.known_keys import key_table
-from primus_search.files.source import did_you_mean, read
+from primus_search.files.source import read
 from primus_search.values.lengths import Lengths
 
 SETS = "document_lengths"

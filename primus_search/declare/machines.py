@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import did_you_mean
 from primus_search.declare import variants
 from primus_search.declare.file_problems import FileProblems
 from primus_search.declare.space_schema import SpaceFile
 from primus_search.files.framework_files import default_framework, framework_names, load_framework
 from primus_search.files.hardware_files import Hardware, is_guess, load_hardware, load_stack, on_gpus, site_of
 from primus_search.files.search_path import title
-from primus_search.files.source import Keys, did_you_mean, join_words
+from primus_search.files.source import Keys, join_words
 from primus_search.space import ClusterChoice
 from primus_search.space.context import FACTS
 from primus_search.values.machine.framework import Framework

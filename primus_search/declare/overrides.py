@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import SECTIONS, SpaceFile
-from primus_search.files.source import Document, Keys, did_you_mean, parse, plain
+from primus_search.files.source import Document, Keys, parse, plain
 from primus_search.space import Override
 from primus_search.space.tokens import axis_name
 from primus_search.values.knobs import KNOBS

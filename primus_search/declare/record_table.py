@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from primus_search.base.errors import UNREADABLE, InputError, Problem
+from primus_search.base.errors import UNREADABLE, InputError, Problem, did_you_mean
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import finite_number, guarded, unguarded
 from primus_search.base.units import GB, to_base, yaml_keys
@@ -22,7 +22,6 @@ from primus_search.files.evidence_files import load_switches
 from primus_search.files.hardware_files import load_cluster, load_hardware, site_of
 from primus_search.files.plain_forms import from_plain, to_plain
 from primus_search.files.search_path import FileKind, names
-from primus_search.files.source import did_you_mean
 from primus_search.models.model_files import load_model
 from primus_search.space import Space
 from primus_search.values.candidates import DEFAULTS, Candidates, joined

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
@@ -25,7 +25,7 @@ from primus_search.declare.record_table import with_measured_switches
 from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.declare.workload_file import PolicyError, all_weights, with_documents, workload_of
 from primus_search.files.search_path import FileKind, find, is_path, title
-from primus_search.files.source import Document, did_you_mean, join_words, read
+from primus_search.files.source import Document, join_words, read
 from primus_search.models.model_files import load_model
 from primus_search.space import (
     AXES,

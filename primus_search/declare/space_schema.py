@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from primus_search.base.errors import Problem
+from primus_search.base.errors import Problem, did_you_mean
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.base.units import read_amount, read_days
 from primus_search.declare.axes import AXIS
-from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted
+from primus_search.files.source import Document, Keys, join_words, quoted
 from primus_search.space.types import Device, Method, Numerics, Objective
 from primus_search.values.lengths import Packing
 from primus_search.values.tasks import Reference, Task

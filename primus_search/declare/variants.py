@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_origin
 
 from primus_search.base import units
-from primus_search.base.errors import Problem
+from primus_search.base.errors import Problem, did_you_mean
 from primus_search.base.field_paths import value_at, with_value
 from primus_search.files.hardware_files import OF_THE_JOB, SECTIONS, Hardware, on_gpus
 from primus_search.files.records import Reading, read_value
-from primus_search.files.source import Document, Keys, did_you_mean
+from primus_search.files.source import Document, Keys
 from primus_search.space import ClusterChoice
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.framework import Framework

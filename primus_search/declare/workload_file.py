@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import did_you_mean
 from primus_search.declare.document_lengths import FORMS, lengths_of
 from primus_search.declare.space_schema import WorkloadFile
 from primus_search.files.known_keys import key_table
-from primus_search.files.source import did_you_mean, join_words
+from primus_search.files.source import join_words
 from primus_search.values.lengths import BALANCED
 from primus_search.values.model import Adapters, BaseFormat, Model, adapted_matrices
 from primus_search.values.model.adapters import DEFAULT_MODULES, EVERY, modules_of, named

@@ -21,7 +21,7 @@ from primus_search.schedule import algorithm
 from primus_search.space import AXES, Axis, AxisValue, ClusterChoice, Enumerator, Space
 from primus_search.space.auto import auto_values
 from primus_search.space.context import Cells, GridJob, reads
-from primus_search.space.rules import DOUBLES, Rule, cautions_of, conditionals_of, rules_of
+from primus_search.space.rules import Rule, cautions_of, conditionals_of, rules_of
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Floats, Ints, Recompute, spoken
 from primus_search.values.knobs import KNOB, KNOBS, Kind
 
@@ -42,6 +42,7 @@ class RuleViolation:
 
     rule: str
     reason: str
+    drops_doubles: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +277,8 @@ class Evaluator:
 
     def _violated(self, values: Values, rules: Sequence[Rule]) -> tuple[RuleViolation, ...]:
         job, cells = self._alone(values)
-        return tuple(RuleViolation(rule=r.name, reason=r.reason) for r in rules if not bool(r.keeps(job, cells)[0]))
+        broken = (rule for rule in rules if not bool(rule.keeps(job, cells)[0]))
+        return tuple(RuleViolation(rule=r.name, reason=r.reason, drops_doubles=r.drops_doubles) for r in broken)
 
     def still_legal(self, rows: Candidates) -> Bools:
         """Which rows of a finished run are legal here as well: all at once, for rules that drop doubles aside."""
@@ -288,7 +290,7 @@ class Evaluator:
         cells = Cells(job, rows.columns(), dict.fromkeys(AXES, first), len(rows))
         legal = np.ones(len(rows), dtype=np.bool_)
         for rule in rules_of(job.framework, self.space.constraints):
-            if not rule.reason.endswith(DOUBLES):
+            if not rule.drops_doubles:
                 legal &= rule.keeps(job, cells)
         return legal
 

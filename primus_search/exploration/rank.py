@@ -18,7 +18,6 @@ from primus_search.exploration.neighbours import Evaluator, closest_change, sing
 from primus_search.exploration.ranking_table import PERCENT, RankingTable
 from primus_search.exploration.result import ClusterResult, labels_of
 from primus_search.space import ClusterChoice
-from primus_search.space.rules import DOUBLES
 from primus_search.values.candidates import Ints
 
 RULES_NAMED = 6
@@ -115,7 +114,8 @@ def refuse_empty(funnel: Funnel) -> None:
     removed = Counter[tuple[str, str]]()
     for enumerator in funnel.enumerators:
         removed.update({(name, enumerator.reasons[name]): count for name, count in enumerator.removed.items() if count})
-    blamed = sorted(removed.items(), key=lambda item: (item[0][0] not in own, item[0][1].endswith(DOUBLES), -item[1]))
+    doubles = {name for enumerator in funnel.enumerators for name in enumerator.doubles}
+    blamed = sorted(removed.items(), key=lambda item: (item[0][0] not in own, item[0][0] in doubles, -item[1]))
     blamed = blamed[:RULES_NAMED]
     lines = [f"{name} removed {count:,}: {reason}" for (name, reason), count in blamed]
     where, raw = funnel.space.source or funnel.space.name, sum(enumerator.raw_size for enumerator in funnel.enumerators)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Self, TypeVar
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
-from primus_search.files.source import Document, Keys, did_you_mean
+from primus_search.files.source import Document, Keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.field_paths import value_at
 from primus_search.base.guards.files import is_recording
 from primus_search.files.known_keys import KnownKeys, key_table, known_keys
 from primus_search.files.plain_forms import from_plain
 from primus_search.files.search_path import FileKind, find, name_and_version, names
-from primus_search.files.source import Document, Keys, did_you_mean, read
+from primus_search.files.source import Document, Keys, read
 from primus_search.schedule.registry import names as schedule_names
 from primus_search.space import ConstraintError, parse
 from primus_search.space.rules import RULES

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base import units
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
 from primus_search.base.guards.values import name_problem
 from primus_search.base.lazy import provided
@@ -35,7 +35,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.files.learned_stacks import RUNS_ENDING, of_its_version, without_head
 from primus_search.files.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
 from primus_search.files.search_path import FileKind, find, name_and_version, names
-from primus_search.files.source import Document, did_you_mean, join_words, read
+from primus_search.files.source import Document, join_words, read
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import UNFAILING, UNMETERED, Cluster, Power, Reliability
 from primus_search.values.machine.kernel_tables import NO_TABLES

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from primus_search.base import units
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import range_problem
 from primus_search.files.search_path import FileKind, find, is_path, names, unknown
-from primus_search.files.source import Document, Keys, did_you_mean, join_words, quoted, read
+from primus_search.files.source import Document, Keys, join_words, quoted, read
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_search.base.errors import did_you_mean
 from primus_search.base.guards.files import exists, expanded, user_folder, working_folder
-from primus_search.files.source import did_you_mean
 
 if TYPE_CHECKING:
     from primus_search.files.snapshot import Snapshot

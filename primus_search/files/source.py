@@ -10,10 +10,9 @@ an overwrite.
     'x.yaml:1 @ $.a.b[1]'
 """
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -96,29 +95,6 @@ def json_path(keys: Keys) -> str:
         else:
             text += f"[{key!r}]"
     return text
-
-
-MOST_HINTS = 20
-"""Problems of one file before names are no longer compared, which takes longer than all the rest."""
-
-
-def did_you_mean(given: str, known: Iterable[str], after: Sized = ()) -> str:
-    """`; did you mean 'objective'?` for the nearest known name, or the empty string if none is near.
-
-    Case and the signs between words do not count: `Mixtral-8x22B` is near `mixtral_8x22b`. `after`: what the file has
-    wrong already; behind so many problems nothing is near.
-    """
-    if len(after) >= MOST_HINTS:
-        return ""
-    by_bare: dict[str, str] = {}
-    for name in known:
-        by_bare.setdefault(_bare(name), name)
-    near = difflib.get_close_matches(_bare(given), by_bare, n=1, cutoff=0.65)
-    return f"; did you mean '{by_bare[near[0]]}'?" if near else ""
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def join_words(words: Sequence[object]) -> str:

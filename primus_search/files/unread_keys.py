@@ -2,10 +2,9 @@
 
 from collections.abc import Collection
 
-from primus_search.base.errors import Problem
+from primus_search.base.errors import Problem, did_you_mean
 from primus_search.files.fields import Fields
 from primus_search.files.known_keys import KnownKeys
-from primus_search.files.source import did_you_mean
 
 
 def drop_ignored(fields: Fields, ignore: Collection[str]) -> tuple[str, ...]:

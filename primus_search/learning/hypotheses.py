@@ -8,6 +8,7 @@ the devices that the stack was measured on: software of 2021 does not run on a G
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -93,8 +94,7 @@ UNFUSED: Sequence[str] = _SOFTWARE["unfused"]
 VARIED: Sequence[str] = _SOFTWARE["varied"]
 """Stacks that are considered with unusual habits as well: one or two of each kind of framework."""
 
-MEGATRON_LIKE = ("megatron", "nemo", "internevo")
-"""How names of software begin that replicates weights over data parallel ranks."""
+REPLICATING: Sequence[str] = _SOFTWARE["replicating"]
 
 FRAMEWORK_STACKS: Mapping[str, Sequence[str]] = _SOFTWARE["framework_stacks"]
 """Which stack files describe releases of the framework that a log names."""
@@ -179,10 +179,9 @@ def _shipped() -> tuple[Stack, ...]:
     return tuple(load_stack(name) for name in shipped(FileKind.STACK) if name not in NOT_SOFTWARE)
 
 
-def is_megatron_like(name: str) -> bool:
-    """Whether a stack or framework is of Megatron's kind, by its name."""
-    is_like = name.replace("-", "_").startswith((*MEGATRON_LIKE, "primus"))
-    return is_like and not name.endswith("torchtitan")
+def replicates(name: str) -> bool:
+    """Whether software replicates weights over data parallel ranks, by the name of its stack or framework."""
+    return any(fnmatchcase(name, pattern) for pattern in REPLICATING)
 
 
 def first_year(model: Model) -> int:
@@ -200,10 +199,10 @@ def _log_prior(stack: Stack, framework: str | None, archs: set[str], suggested: 
     prior = BEFORE_MODEL * max(since - int(written[1]), 0) if written else 0.0
     if suggested is not None:
         prior += SUGGESTED if stack.name == suggested else 0.0
-        prior += OTHER_KIND if is_megatron_like(stack.name) != is_megatron_like(suggested) else 0.0
+        prior += OTHER_KIND if replicates(stack.name) != replicates(suggested) else 0.0
     if framework is not None:
         prior += OWN_FRAMEWORK if stack.name in FRAMEWORK_STACKS.get(framework, ()) else 0.0
-        prior += OTHER_KIND if is_megatron_like(stack.name) != is_megatron_like(framework) else 0.0
+        prior += OTHER_KIND if replicates(stack.name) != replicates(framework) else 0.0
     measured = {key.split("/")[1] for key, band in stack.errors.items() if "/" in key and band.runs > 0.0}
     if not measured:
         return prior + NEVER_MEASURED

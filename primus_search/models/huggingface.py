@@ -13,11 +13,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError
+from primus_search.base.errors import InputError, did_you_mean
 from primus_search.files.fields import Fields, Located
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.search_path import title
-from primus_search.files.source import Document, did_you_mean
+from primus_search.files.source import Document
 from primus_search.files.unread_keys import drop_ignored, refuse_unread
 from primus_search.models.build import build_model
 from primus_search.models.families.family_table import FAMILIES, TEXT_OF

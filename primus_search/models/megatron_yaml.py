@@ -20,11 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.fields import Fields, Located
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.setting_keys import setting_keys
-from primus_search.files.source import Document, Keys, did_you_mean, plain, read
+from primus_search.files.source import Document, Keys, plain, read
 from primus_search.files.unread_keys import drop_ignored, refuse_unread
 from primus_search.models.build import VOCAB_MULTIPLE, build_model, vocabulary
 from primus_search.models.families.megatron_hybrid import (

@@ -8,7 +8,6 @@ order of its own under that name, that order is registered beside it under `laun
 priced with it.
 """
 
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import primus_search.schedule.algorithms as algorithms
-from primus_search.base.errors import ScheduleError
+from primus_search.base.errors import ScheduleError, did_you_mean
 from primus_search.base.guards.files import table_beside
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulation.timeline import peak_activations, simulate
@@ -205,10 +204,8 @@ def algorithm(name: str, launcher: str = OURS) -> Algorithm:
     if found is None and ALIASES.get(name, name) == BEST:
         raise ScheduleError(f"{name!r} is a choice among schedules, not one of them; build() makes it")
     if found is None:
-        known = [*names(), *ALIASES]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ScheduleError(f"no schedule is called {name!r}; {hint}known: {', '.join(names())}")
+        near = did_you_mean(name, [*names(), *ALIASES])
+        raise ScheduleError(f"no schedule is called {name!r}{near} - known: {', '.join(names())}")
     return found
 
 

@@ -12,7 +12,6 @@ the tree into vectorised predicates. Nothing is ever `eval`ed.
 """
 
 import ast
-import difflib
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from primus_search.base.errors import ScheduleError
+from primus_search.base.errors import ScheduleError, did_you_mean
 from primus_search.schedule import algorithm
 from primus_search.space.context import DERIVED, FACTS, Cells, GridJob
 from primus_search.space.types import AXES
@@ -216,9 +215,8 @@ class _Reader:
         if name not in NAMES:
             if name in _WORDS:
                 raise ConstraintError(f"{name} is a value: quote it, '{name}'", node.col_offset)
-            close = difflib.get_close_matches(name, NAMES, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ConstraintError(f"unknown name {name!r}; {hint}known: {', '.join(NAMES)}", node.col_offset)
+            what = f"unknown name {name!r}{did_you_mean(name, NAMES)} - known: {', '.join(NAMES)}"
+            raise ConstraintError(what, node.col_offset)
         start, end = node.col_offset, node.end_col_offset or 0
         if name in FACTS:
             return _Value("switch", lambda job, c: FACTS[name](job.model), start, end)
@@ -321,8 +319,6 @@ def _codes_of(kind: Kind, axis: str, literal: _Value) -> Callable[[GridJob], lis
         code = KNOB[axis].code(word)
     except KeyError as error:
         known = list(dict.fromkeys(KNOB[axis].word(value) for value in KNOB[axis].members.values()))
-        close = difflib.get_close_matches(word.lower(), known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        message = f"{axis} is never {word.lower()!r}; {hint}known: {', '.join(known)}"
+        message = f"{axis} is never {word.lower()!r}{did_you_mean(word, known)} - known: {', '.join(known)}"
         raise ConstraintError(message, literal.start) from error
     return lambda job: [code]

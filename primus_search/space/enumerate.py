@@ -188,6 +188,7 @@ class Enumerator:
 
     size     rows that chunks walk over             raw_size  rows of the whole grid, legal or not
     removed  raw rows per rule, known at once; late rules are counted by `chunk` as it goes
+    doubles  names of rules that of rows that mean the same run leave one
     starts   number of the first candidate of every outer cell, and the size
     class_of_cell, inner_lists  class of every outer cell, and the inner combinations legal in each class
     """
@@ -198,8 +199,10 @@ class Enumerator:
         rules = rules_of(choice.framework, space.constraints)
         self._conditionals = conditionals_of(choice.framework)
         self.reasons = {rule.name: rule.reason for rule in rules} | {
-            idle_name(axis): f"{axis} has no effect there; one row stands for all (doubles)"
-            for axis, _ in self._conditionals
+            idle_name(axis): f"{axis} has no effect there; one row stands for all" for axis, _ in self._conditionals
+        }
+        self.doubles = {idle_name(axis) for axis, _ in self._conditionals} | {
+            rule.name for rule in rules if rule.drops_doubles
         }
         self.raw_size = prod(self.job.sizes.values())
         self.removed: dict[str, int] = {}

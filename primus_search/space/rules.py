@@ -28,26 +28,28 @@ from primus_search.values.machine.framework import Framework, Requirement, Spell
 from primus_search.values.model import Mamba2, Model
 
 INTERLEAVED = "interleaved"
-DOUBLES = "(doubles)"
-"""Ends the reason of a rule that of rows that mean the same run leaves one."""
 
 Keeps = Callable[[GridJob, Cells], Bools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What makes a row legal. `reads` are column names; `keeps` gets the job and the cells and returns a mask."""
+    """What makes a row legal. `reads` are column names; `keeps` gets the job and the cells and returns a mask.
+
+    drops_doubles  it leaves one of the rows that mean the same run; others refuse rows for what they are
+    """
 
     name: str
     reads: tuple[str, ...]
     reason: str
     keeps: Keeps
+    drops_doubles: bool = False
 
     @classmethod
-    def of(cls, name: str, text: str, reason: str) -> Self:
+    def of(cls, name: str, text: str, reason: str, *, drops_doubles: bool = False) -> Self:
         """A rule from its text in the language of constraints."""
         predicate = parse(text)
-        return cls(name=name, reads=predicate.names, reason=reason, keeps=predicate)
+        return cls(name=name, reads=predicate.names, reason=reason, keeps=predicate, drops_doubles=drops_doubles)
 
 
 def everywhere(cells: Cells, claim: bool) -> Bools:
@@ -222,11 +224,9 @@ _TABLE = table_beside(__file__)
 def _rules(key: str) -> tuple[Rule, ...]:
     """The rules of a table, each with its condition or with the predicate of its name."""
     return tuple(
-        Rule.of(row["name"], row["holds"], row["reason"])
+        Rule.of(row["name"], row["holds"], row["reason"], drops_doubles="drops_doubles" in row)
         if "holds" in row
-        else Rule(
-            name=row["name"], reads=tuple(row["reads"].split()), reason=row["reason"], keeps=globals()[row["name"]]
-        )
+        else Rule(**row | {"reads": tuple(row["reads"].split()), "keeps": globals()[row["name"]]})
         for row in _TABLE[key]
     )
 
@@ -264,13 +264,9 @@ def _has_none_of(axis: str, words: tuple[str, ...]) -> Keeps:
 
 
 def _required(framework: Framework, every: Sequence[Requirement]) -> list[Rule]:
-    return [Rule.of(one.name, one.holds, _with_source(framework, one.reason, one.source)) for one in every]
-
-
-def _with_source(framework: Framework, reason: str, source: str) -> str:
-    """The reason with who says so; `(doubles)` stays at the end, where it is looked for."""
-    body, is_double = reason.removesuffix(f" {DOUBLES}"), reason.endswith(DOUBLES)
-    return f"{body} ({framework.title}: {source})" + (f" {DOUBLES}" if is_double else "")
+    """Rules of conditions, each reason with who says so."""
+    reasons = ((one, f"{one.reason} ({framework.title}: {one.source})") for one in every)
+    return [Rule.of(one.name, one.holds, reason, drops_doubles=one.drops_doubles) for one, reason in reasons]
 
 
 def _expressible(framework: Framework) -> list[Rule]:

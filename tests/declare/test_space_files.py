@@ -240,7 +240,7 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
         "s.yaml:12 @ $.space.sync_free_stage: 4 is not a value of sync_free_stage - allowed: 0, 1, 2, 3 or auto",
         "s.yaml:13 @ $.space.hardware.nic_GBpss: unknown hardware number; did you mean 'hardware.nic_GBps'?",
         "s.yaml:14 @ $.space.hardware.nic_GBps[0]: expected a number, got 'fast'",
-        "s.yaml:15 @ $.constraints[0]: 'tp * epp < 3': unknown name 'epp'; did you mean 'pp'? "
+        "s.yaml:15 @ $.constraints[0]: 'tp * epp < 3': unknown name 'epp'; did you mean 'pp'? - "
         f"known: {', '.join(AXES)}, {columns} (at character 6)",
         "s.yaml:16 @ $.search.method: 'bayes' is not one of auto, exhaustive, tpe, nsga2, nsga3, gp, qmc or random",
         "s.yaml:16 @ $.search.memory_margin: must be below 1.0, got 1.5",

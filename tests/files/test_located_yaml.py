@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_search.base.errors import InputError
-from primus_search.files.source import did_you_mean, parse, read
+from primus_search.base.errors import InputError, did_you_mean
+from primus_search.files.source import parse, read
 from primus_search.models.layer_pattern import layer_pattern
 
 

@@ -102,11 +102,11 @@ def _small_space(constraints: tuple[Constraint, ...]) -> Space:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tp * microbatch <= 16", "unknown name 'microbatch'; did you mean 'microbatches'? known: "),
+        ("tp * microbatch <= 16", "unknown name 'microbatch'; did you mean 'microbatches'? - known: "),
         ("tp <= ", "ends where a name or a number should follow (at character 7)"),
         ("tp", "a condition compares something: write for example `tp <= 8` (at character 1)"),
         ("tp <= 8 pp", "cannot read 'pp' (at character 9)"),
-        ("fp8 == 'hybird'", "fp8 is never 'hybird'; did you mean 'hybrid'? known: "),
+        ("fp8 == 'hybird'", "fp8 is never 'hybird'; did you mean 'hybrid'? - known: "),
         ("schedule == '1f1c'", "no schedule is called '1f1c'; did you mean '1f1b'?"),
         ("fp8 < 'hybrid'", "words compare with == and != only (at character 5)"),
         ("fp8 == 1", "cannot compare an axis of words and a number (at character 5)"),

@@ -141,7 +141,7 @@ def test_a_deadlock_names_what_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ({"name": "1f1bb"}, "no schedule is called '1f1bb'; did you mean '1f1b'? known: " + ", ".join(names())),
+        ({"name": "1f1bb"}, "no schedule is called '1f1bb'; did you mean '1f1b'? - known: " + ", ".join(names())),
         ({"microbatches": 0}, "1f1b: microbatches=0; a count is a whole number of at least 1"),
         ({"virtual_stages": 2}, "1f1b: virtual_stages=2; this schedule is defined for 1"),
         (

@@ -3,16 +3,15 @@
 settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_parallel_size": 8, ...}
 """
 
-import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import parse
+from primus_search.launch.read.python_calls import CallRecord, Name, PythonModule, Unknown
 from primus_search.launch.read.torchtitan import flattened
 from primus_search.launch.script.shell_variables import UNSET
 
@@ -40,8 +39,10 @@ def _filled(value: Any, given: Mapping[str, Any]) -> Any:
 def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
     if path.suffix == ".toml":
         data: Any = tomllib.loads(text)
+    elif path.suffix == ".py":
+        data = _plain(PythonModule.of(path, text).names)
     else:
-        data = _assigned(text) if path.suffix == ".py" else parse(_TAG.sub("", text), path.name).data
+        data = parse(_TAG.sub("", text), path.name).data
     if not isinstance(data, dict):
         return {}
     given: dict[str, Any] = {}
@@ -62,37 +63,18 @@ def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]
             yield from ((f"{group}.", folder / str(group) / f"{name}.yaml") for group, name in one.items())
 
 
-def _assigned(text: str) -> dict[str, Any]:
-    """Plain values that a Python file assigns to names of its own; nothing is run.
-
-    Raises InputError where the text is no Python.
-    """
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
-        raise InputError([]) from None
-    found: dict[str, Any] = {}
-    for one in body:
-        if isinstance(one, ast.Assign) and len(one.targets) == 1 and isinstance(one.targets[0], ast.Name):
-            found[one.targets[0].id] = _plain(one.value, found)
-    return found
-
-
-def _plain(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A constant, a list, a mapping (`dict(a=1)`, too) or the value of a name; else the expression as it stands."""
-    match node:
-        case ast.Constant(value):
-            return value
-        case ast.Name(name) if name in names:
-            return names[name]
-        case ast.List(elts) | ast.Tuple(elts):
-            return [_plain(one, names) for one in elts]
-        case ast.Call(func=ast.Name("dict"), keywords=keywords):
-            return {one.arg: _plain(one.value, names) for one in keywords if one.arg}
-        case ast.Dict(keys, values):
-            pairs = zip(keys, values, strict=True)
-            return {str(key.value): _plain(one, names) for key, one in pairs if isinstance(key, ast.Constant)}
-    return ast.unparse(node)
+def _plain(value: Any) -> Any:
+    """A value of a Python file: `dict(a=1)` as a mapping, what only a run has as it stands."""
+    match value:
+        case CallRecord("dict", fields=fields) | (dict() as fields):
+            return {str(key): _plain(one) for key, one in fields.items()}
+        case list():
+            return [_plain(one) for one in value]
+        case CallRecord(name) | Name(name):
+            return name
+        case Unknown(text):
+            return text
+    return value
 
 
 def written(value: Any) -> Any:

@@ -45,7 +45,7 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
         return None
     try:
         given = {} if is_script else settings_of(path, text)
-    except InputError:
+    except (InputError, ValueError):
         return None
     for one in launchers().values():
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None

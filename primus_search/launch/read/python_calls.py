@@ -328,6 +328,18 @@ class PythonModule:
                 yield from ((key, part) for key, part in value.items() if isinstance(key, str))
 
 
+def plain(value: Any) -> Any:
+    """A value with calls as their keywords. Raises ValueError for one that only a run has."""
+    match value:
+        case CallRecord(fields=fields):
+            return {name: plain(one) for name, one in fields.items()}
+        case list():
+            return [plain(one) for one in value]
+        case Unknown() | Name():
+            raise ValueError(f"{value} is known only when it runs")
+    return value
+
+
 def _loaded(target: ast.expr) -> ast.expr:
     """A target as it is read."""
     return ast.parse(ast.unparse(target), mode="eval").body

@@ -16,11 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import Problem
+from primus_search.base.errors import Problem, did_you_mean
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
-from primus_search.files.source import did_you_mean
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import same, translated
 from primus_search.launch.experiment import Experiment

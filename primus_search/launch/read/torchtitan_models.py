@@ -4,13 +4,14 @@ model_of("llama3", {"dim": 4096, "n_layers": 32, ...})
 model_of_module(Path("primus_search_model.py").read_text())
 """
 
-import ast
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from primus_search.files.known_keys import key_table
+from primus_search.launch.read.python_calls import CallRecord, PythonModule, plain
 from primus_search.values.model import Attention, Constants, LatentAttention, MixtureOfExperts, Model
 
 Fields = Mapping[str, Any]
@@ -22,21 +23,11 @@ def model_of_module(text: str) -> Model:
 
     Nothing is run: names, numbers and calls of them are read from the syntax tree.
     """
-    family, fields = "", None
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.ImportFrom) and any(one.name == "get_train_spec" for one in node.names):
-            family = str(node.module).rpartition(".")[2]
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "MODEL":
-            fields = _plain(node.value)
-    if family not in READERS or not isinstance(fields, dict):
+    names = PythonModule.of(Path(NAME), text).names
+    family = names["get_train_spec"].name.split(".")[-2] if "get_train_spec" in names else ""
+    if family not in READERS or not isinstance(names.get("MODEL"), CallRecord):
         raise ValueError("registers no model of llama3, qwen3, deepseek_v3 or gpt_oss as MODEL")
-    return model_of(family, fields)
-
-
-def _plain(node: ast.expr) -> Any:
-    if isinstance(node, ast.Call):
-        return {str(word.arg): _plain(word.value) for word in node.keywords}
-    return ast.literal_eval(node)
+    return model_of(family, plain(names["MODEL"]))
 
 
 KERNEL = re.compile(r"_((?:flex|varlen|sdpa)(?:_attn|_flash)?)$")

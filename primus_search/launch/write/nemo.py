@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
-from primus_search.files.source import did_you_mean
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import same
 from primus_search.launch.read.recipes import COMMANDS, Recipe, recipes

@@ -78,8 +78,9 @@ class Spelling:
 class Requirement:
     """A condition every job of the framework satisfies, in the language of constraints, and who says so.
 
-    until       the release that lifted it; empty: none
-    first_step  the framework starts such a job, and raises in its first step
+    until          the release that lifted it; empty: none
+    first_step     the framework starts such a job, and raises in its first step
+    drops_doubles  of rows that mean the same run it leaves one
     """
 
     name: str
@@ -88,6 +89,7 @@ class Requirement:
     source: str
     until: str = ""
     first_step: bool = False
+    drops_doubles: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
