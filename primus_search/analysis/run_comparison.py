@@ -50,8 +50,8 @@ class MovedFigure:
 
     @property
     def change(self) -> float | None:
-        """Relative change of tokens/s/GPU."""
-        return None if self.after is None else self.after / self.before - 1.0
+        """Relative change of tokens/s/GPU; None where one side is not legal."""
+        return self.after / self.before - 1.0 if self.after and self.before else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +185,10 @@ def _attribution(a: SavedRun, rank_a: int, b: SavedRun, rank_b: int) -> tuple[li
             cluster = replace(cluster, **put_in)
         after = _projected(space, cluster, winner)
         moved.append(_moved(name.removeprefix("num_"), here, after))
+        here = after or here
+    if cluster != machine:
+        after = _projected(space, machine, winner)
+        moved.append(_moved("site", here, after))
         here = after or here
     if winner != best:
         moved.append(_moved("another configuration wins", here, _projected(other, machine, best)))

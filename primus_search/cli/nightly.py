@@ -18,7 +18,7 @@ def nightly(
     """Run a set of spaces and compare with the committed baselines; exit code 1 when a figure moved too far."""
     from primus_search.base.errors import InputError, Problem
     from primus_search.files.search_path import FileKind, find
-    from primus_search.nightly import night_run
+    from primus_search.nightly import observed
     from primus_search.nightly.night_folder import default_folder, write_night
     from primus_search.nightly.night_run import run_nightly
     from primus_search.nightly.sweep import load_sweep
@@ -31,11 +31,11 @@ def nightly(
         raise InputError([Problem("SWEEP", place)])
     loaded = load_sweep(place)
     if update_baseline:
-        night_run.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
+        observed.update_baseline(loaded, reason.strip(), partial(typer.echo, err=True))
         typer.echo(f"baseline: {loaded.baseline}", err=True)
         return
-    night = run_nightly(loaded, partial(typer.echo, err=True))
     folder = out or default_folder(loaded.name)
+    night = run_nightly(loaded, folder, partial(typer.echo, err=True))
     write_night(folder, night)
     _print(night, folder, as_json=json)
     if not night.passed:
@@ -51,6 +51,5 @@ def _print(night: "Night", folder: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(night_folder.summary(night))
         return
-    first = {(check.entry, check.cluster): check for check in reversed(night.failed)}
-    each = [check for check in night.failed if first[check.entry, check.cluster] is check]
+    each = list({check.where: check for check in reversed(night.failed)}.values())[::-1]
     typer.echo(rendered("night.txt", night=night, first_of_each=each, of=night_folder, folder=folder), nl=False)

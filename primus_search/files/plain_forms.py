@@ -2,13 +2,12 @@
 
 to_plain(accelerator) -> {"gemm": {"tile_overhead": 0.1, ...}, ...}
 from_plain(Accelerator, plain)                       the accelerator again
-from_plain(Accelerator, plain, today=accelerator)    fields that the plain form lacks as they are today
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -71,35 +70,15 @@ def to_plain(value: Any, *, is_whole: bool = False) -> Plain:
     return _compared(value, plain) if is_dataclass(value) and not is_whole else plain
 
 
-def from_plain(kind: type[Value], plain: Plain, *, today: Value | None = None) -> Value:
-    """The value of a type from its plain form. Raises ValueError where the type refuses it, with the first reason.
-
-    today: a value whose fields stand in for those that the plain form lacks; others that it has are ignored.
-    """
-    if today is not None:
-        plain = _overlaid(_adapter(kind).dump_python(today, mode="json"), plain)
+def from_plain(kind: type[Value], plain: Plain) -> Value:
+    """The value of a type from its plain form. Raises ValueError where the type refuses it, with the first reason."""
     try:
         found: Value = _adapter(kind).validate_python(plain)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(key) for key in first["loc"])
         raise ValueError(f"{kind.__name__}: {where}: {first['msg']}") from None
-    return found if today is None else _with_uncompared(found, today)
-
-
-def _with_uncompared(value: Value, today: Value) -> Value:
-    """The value with those of today's fields that no comparison reads (sources)."""
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    kept = {f.name: today.__getattribute__(f.name) for f in fields(value) if not f.compare and f.init}
-    return replace(value, **kept)
-
-
-def _overlaid(today: Plain, plain: Plain) -> Plain:
-    """The fields of today with the values of a plain form, at any depth."""
-    if not (isinstance(today, dict) and isinstance(plain, dict)):
-        return plain
-    return {key: _overlaid(value, plain[key]) if key in plain else value for key, value in today.items()}
+    return found
 
 
 def _compared(value: Any, plain: Mapping[str, Any]) -> Plain:
@@ -142,14 +121,6 @@ def differences(before: Plain, after: Plain, path: tuple[str, ...] = ()) -> Iter
             yield from differences(before.get(key), after.get(key), (*path, key))
     elif before != after:
         yield Leaf(path=path, before=before, after=after)
-
-
-def with_leaf(plain: Plain, leaf: Leaf) -> Plain:
-    """The plain value with one leaf set back to what it was before."""
-    if not leaf.path:
-        return leaf.before
-    head, *rest = leaf.path
-    return {**plain, head: with_leaf(plain.get(head), replace(leaf, path=tuple(rest)))}
 
 
 def short_text(value: Plain) -> str:

@@ -1,8 +1,7 @@
 """The nightly sweep: the same spaces every night, compared with accepted figures, and why they moved.
 
-sweep.py reads a sweep file; night_run.py makes one night of it and compares; figures.py takes what is compared;
-causes.py sets changed inputs back one at a time; baseline.py keeps accepted figures with their inputs; night_folder.py
-writes the reports.
+sweep.py reads a sweep file; observed.py writes a night's run folders, accepted ones are the baseline; night_run.py
+compares; causes.py reads what `compare` finds; figures.py has errors and work; night_folder.py writes the reports.
 
-May import: analysis, evidence, exploration, declare, files, cost, space, values, base.
+May import: analysis, evidence, exploration, files, cost, space, base, declare.
 """

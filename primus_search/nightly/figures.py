@@ -1,121 +1,20 @@
-"""The figures a nightly run compares: best candidate, frontier and counts per cluster; errors against runs; work."""
+"""Errors against measured runs, and how much work a projection is: what a night compares besides its searches."""
 
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.labels import short
-from primus_search.base.errors import InputError, NothingFits
-from primus_search.base.guards.interrupts import Interrupted
 from primus_search.cost.project import Projector
 from primus_search.evidence.published.convert import validated
 from primus_search.evidence.validate.first_choices import first_choices, sweeps
 from primus_search.evidence.validate.summary import summary
-from primus_search.exploration import ClusterResult, Options, run_search
-from primus_search.exploration.exhaustive.shortlist import dominated_area
-from primus_search.exploration.expected import RATE
-from primus_search.space import ClusterChoice, Enumerator, Space
-from primus_search.values.candidates import COLUMN_NAMES, Candidates
-
-KEEP = 64
-"""Rows kept of each search; only the best row and the frontier are compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFigures:
-    """What was found on one cluster. Rates to expect, memory in bytes; `knobs` is the best candidate, axis by axis.
-
-    best       the candidate in one short line        parts  seconds and bytes of the best, part by part
-    frontier   (memory bytes, expected tokens/s/GPU)  removed  rows that each rule removed
-    reference_bytes  device memory: the frontier is integrated up to there
-    """
-
-    cluster: str
-    best: str
-    reference_bytes: float
-    knobs: dict[str, Any] = field(default_factory=dict)
-    tokens_per_s_per_gpu: float = 0.0
-    tokens_per_s: float = 0.0
-    memory_bytes: float = 0.0
-    frontier: tuple[tuple[float, float], ...] = ()
-    legal: int = 0
-    removed: dict[str, int] = field(default_factory=dict)
-    parts: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def fits(self) -> bool:
-        return bool(self.knobs)
-
-    @property
-    def hypervolume(self) -> float:
-        return hypervolume(self.frontier, self.reference_bytes)
-
-
-def hypervolume(frontier: tuple[tuple[float, float], ...], reference_bytes: float) -> float:
-    """Mean of the best tokens/s/GPU over every memory budget from 0 to `reference_bytes`.
-
-    The usual hypervolume of the frontier (tokens/s/GPU x bytes above the origin), divided by the reference, so that it
-    reads as a rate.
-    """
-    memory, rate = (np.array([point[axis] for point in frontier]) for axis in (0, 1))
-    return dominated_area(memory, rate, reference_bytes) / reference_bytes
-
-
-def figures_of(space: Space) -> tuple[ClusterFigures, ...]:
-    """Search a space in this process and note what each of its clusters gave; nothing depends on time or machine."""
-    try:
-        result = run_search(space, Options(engine="local", workers=1, keep=KEEP))
-    except (NothingFits, InputError) as error:
-        # Tonight's answer may be that nothing is legal or fits any more: a figure to compare, not an end of the night.
-        return tuple(_figures(space, choice, why=str(error)) for choice in space.clusters)
-    if result.interrupted_by:
-        raise Interrupted(result.interrupted_by)
-    return tuple(_figures(space, found.choice, found) for found in result.clusters)
-
-
-def _figures(
-    space: Space, choice: ClusterChoice, found: ClusterResult | None = None, why: str = "nothing fits"
-) -> ClusterFigures:
-    cluster = choice.cluster
-    labels = [f"{key}={value}" for key, value in choice.labels if key != "nodes"]
-    nodes = f"{cluster.num_nodes} node{'s' if cluster.num_nodes > 1 else ''} of {cluster.accelerator.name}"
-    facts: dict[str, Any] = {"cluster": " ".join([nodes, *labels]), "reference_bytes": cluster.accelerator.hbm_bytes}
-    if found is not None:
-        facts |= {"legal": found.legal, "removed": dict(found.removed)}
-    if found is None or not len(found.ranking):
-        return ClusterFigures(**facts, best=why.splitlines()[0])
-    row = found.ranking.row(0)
-    return ClusterFigures(
-        **facts,
-        tokens_per_s_per_gpu=row[RATE],
-        tokens_per_s=row[RATE] * cluster.world,
-        memory_bytes=row["memory_bytes"],
-        best=short(row),
-        knobs={name: row[name] for name in COLUMN_NAMES},
-        frontier=tuple(sorted((one["memory_bytes"], one[RATE]) for one in found.frontier.rows())),
-        parts=parts(space, choice, found.ranking.candidates.take(slice(0, 1))),
-    )
-
-
-def parts(space: Space, choice: ClusterChoice, candidate: Candidates) -> dict[str, float]:
-    """Seconds and bytes of one candidate by part, projected alone."""
-    projection = Projector(space.job_on(choice), memory_margin=space.search.memory_margin).project(candidate)
-    records = {"step": projection.step, "memory": projection.memory}
-    return {
-        f"{kind}.{f.name}": _shown(float(record.__getattribute__(f.name)[0]))
-        for kind, record in records.items()
-        for f in fields(record)
-    }
-
-
-# --- errors against measured runs, as a nightly run compares them, and which runs moved most -----------------------
-
+from primus_search.space import Enumerator, Space
 
 MOST_MOVED = 5
 """Runs that are named where errors moved."""

@@ -15,12 +15,11 @@ from primus_search.base.guards.files import locked, write_whole
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.exploration import StoreError
+from primus_search.exploration.expected import RATE
 from primus_search.nightly.causes import Cause
 from primus_search.nightly.night_run import Check, Night
 
 MOST_CHANGES = 40
-LEAST_EFFECT = 5e-7
-"""Share of a figure below which a cause did not move it."""
 SECONDS_PER_DAY = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 
@@ -90,7 +89,7 @@ def summary(night: Night) -> dict[str, Any]:
 
 def move(check: Check) -> str:
     """How far a figure moved, as a reader wants it."""
-    if check.name in ("rows", "memory_rows", "clusters"):
+    if check.name in ("rows", "memory_rows"):
         return f"{check.move:+.0f}"
     return f"{check.move:+.2%}"
 
@@ -101,19 +100,14 @@ def limit(check: Check) -> str:
 
 
 def causes_of(night: Night, check: Check) -> list[Cause]:
-    """The causes found for the cluster (or the section) a check is about."""
-    return [cause for cause in night.causes if cause.entry == check.entry and cause.cluster == check.cluster]
+    """The causes found for the place that a check is about."""
+    return [cause for cause in night.causes if cause.where == check.where]
 
 
 def cause_line(cause: Cause) -> str:
-    """One cause in one line: `accelerator: gemm.tile_overhead 0.1 -> 0.103 moved tokens_per_s by -1.20 %`."""
-    effects = [f"{name} by {effect:+.2%}" for name, effect in cause.effects.items() if abs(effect) > LEAST_EFFECT]
-    line = f"{cause.kind}: {cause.what}"
-    if effects:
-        line += f" moved {', '.join(effects)}"
-    elif cause.effects:
-        line += " moved none of these figures"
-    return f"{line}; {cause.note}" if cause.note else line
+    """One cause in one line: `accelerator: gemm.tile_overhead 0.1 -> 0.103 moved tokens_per_s by -1.20%`."""
+    moved = "" if cause.move is None else f" moved tokens_per_s by {cause.move:+.2%}"
+    return f"{cause.kind}: {cause.what}{moved}" + (f"; {cause.note}" if cause.note else "")
 
 
 def grouped_causes(night: Night) -> list[str]:
@@ -121,22 +115,18 @@ def grouped_causes(night: Night) -> list[str]:
     found: dict[str, tuple[set[str], float]] = {}
     for check in night.failed:
         for cause in causes_of(night, check):
-            effect, name = cause.effects.get(check.name, 0.0), f"{cause.kind}: {cause.what}"
-            if abs(effect) > LEAST_EFFECT or not cause.effects:
-                titles, most = found.get(name, (set(), 0.0))
-                found[name] = (titles | {check.title}, max(most, effect, key=abs))
-    if not found:
-        return []
+            titles, most = found.get(name := f"{cause.kind}: {cause.what}", (set(), 0.0))
+            found[name] = (titles | {check.title}, max(most, cause.move or 0.0, key=abs))
     ordered = sorted(found.items(), key=lambda item: -len(item[1][0]))
     behind = set().union(*(titles for titles, _ in found.values()))
     lines = [f"{name}: {counted(len(titles), 'check')}, up to {most:+.2%}" for name, (titles, most) in ordered]
-    return [f"{counted(len(found), 'cause')}, {counted(len(behind), 'check')}", *lines]
+    return [f"{counted(len(found), 'cause')}, {counted(len(behind), 'check')}", *lines] if found else []
 
 
 def cause_lines(night: Night) -> Iterator[tuple[str, list[str]]]:
     """Every place where a check failed, and its causes, one line each."""
-    for where, entry, cluster in dict.fromkeys((c.where, c.entry, c.cluster) for c in night.failed):
-        found = [cause_line(c) for c in night.causes if c.entry == entry and c.cluster == cluster]
+    for where in dict.fromkeys(check.where for check in night.failed):
+        found = [cause_line(cause) for cause in night.causes if cause.where == where]
         yield where, found or ["nothing that is recorded"]
 
 
@@ -198,16 +188,16 @@ MOST_NIGHTS = 365
 def report(night: Night) -> str:
     """The night as a page: verdict, failures with their causes, frontiers against the baseline, every check."""
     plots = []
-    for name, found in night.state.entries.items():
-        old = night.baseline.state.entries.get(name, ())
-        for number, now in enumerate(found):
-            was = old[number].frontier if number < len(old) else ()
-            if points := [*now.frontier, *was]:
-                right, top = (max(column) for column in zip(*points, strict=True))
-                corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB"}
-                dots = [(m, t, "ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in now.frontier]
-                drawn = {"box": (0.0, right, 0.0, top), "line": was, "dots": dots, "is_dashed": True}
-                plots.append({"caption": f"{name}, {now.cluster}; dashed: baseline"} | drawn | corners)
+    for where, pair in night.pairs.items():
+        was, found = (
+            [(row["memory_bytes"], row[RATE]) for row in sorted(run.frontier, key=lambda row: row["memory_bytes"])]
+            for run in (pair.before, pair.after)
+        )
+        right, top = (max(column) for column in zip(*was, *found, strict=True))
+        corners = {"top": f"{top:,.0f} tokens/s/GPU", "right": f"{right / GB:.0f} GB"}
+        dots = [(m, t, "ink", f"{m / GB:.1f} GB, {t:,.0f} tokens/s/GPU") for m, t in found]
+        drawn = {"box": (0.0, right, 0.0, top), "line": was, "dots": dots, "is_dashed": True}
+        plots.append({"caption": f"{where}; dashed: baseline"} | drawn | corners)
     words = {"causes": list(cause_lines(night)), "grouped": grouped_causes(night), "move": move, "limit": limit}
     return rendered("nightly_report.html", night=night, plots=plots, **words)
 

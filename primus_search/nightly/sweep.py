@@ -1,7 +1,7 @@
 """Sweep files: which spaces a nightly run searches, how far figures may move, what else it checks.
 
 name: nightly
-baseline: ../accepted/nightly.json                  # beside the sweep file; default results/baselines/<name>.json
+baseline: ../accepted/nightly                       # a folder beside the sweep file; default results/baselines/<name>
 tolerances: {tokens_per_s: 0.002, memory: 0.002, frontier: 0.005, accuracy: 0.002, speed: 0.1}
 accuracy: {runs: ../tests/oracle/data/runs.csv}     # left out: no accuracy check
 speed: {space: mixtral_8x22b, rows: 20000}          # left out: no speed check
@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from primus_search.analysis.labels import counted
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare import load_space
 from primus_search.files.fields import Fields
 from primus_search.files.search_path import FileKind, find, shipped
 from primus_search.files.source import read
-from primus_search.space import Space
+from primus_search.space import ClusterChoice, Space
 
 KEYS = ("name", "baseline", "tolerances", "accuracy", "speed", "sweep")
 SPACE_KEYS = ("space", "nodes", "set")
@@ -53,7 +54,7 @@ class Tolerances:
 class NightlySweep:
     """A sweep file, complete: every space loaded.
 
-    entries  space by name; its clusters are those of `nodes`    runs  measured runs of the accuracy check
+    entries  a space of one cluster by its place, `NAME, 2 nodes of MI300X`    runs  table of the accuracy check
     speed    whose candidates the speed check projects, `speed_rows` of them
     """
 
@@ -91,7 +92,7 @@ def load_sweep(path: Path) -> NightlySweep:
     sweep = NightlySweep(
         name=name,
         source=path,
-        baseline=_beside(path, baseline) if baseline else BASELINES / f"{name}.json",
+        baseline=_beside(path, baseline) if baseline else BASELINES / name,
         tolerances=Tolerances(**tolerances),
         entries=_entries(top, path),
         runs=runs,
@@ -105,6 +106,7 @@ def load_sweep(path: Path) -> NightlySweep:
 
 def _entries(top: Fields, path: Path) -> dict[str, Space]:
     found: dict[str, Space] = {}
+    known: set[str] = set()
     sections = top.sections("sweep")
     if not sections:
         top.problem("sweep", "list the spaces to search: sweep: [{space: llama3_8b_mi300x, nodes: 1}]")
@@ -112,11 +114,18 @@ def _entries(top: Fields, path: Path) -> dict[str, Space]:
         entry.refuse_unknown(("name", *SPACE_KEYS))
         space = _space(entry, path)
         name = entry.word("name", "") or (space.name if space else "")
-        if name in found:
+        if name in known:
             entry.problem("name", f"two entries are called '{name}'; give each a name of its own")
+        known.add(name)
         if space is not None:
-            found[name] = space
+            found |= {f"{name}, {_words(choice)}": space.on(choice) for choice in space.clusters}
     return found
+
+
+def _words(choice: ClusterChoice) -> str:
+    cluster = choice.cluster
+    labels = [f"{key}={value}" for key, value in choice.labels if key != "nodes"]
+    return " ".join([f"{counted(cluster.num_nodes, 'node')} of {cluster.accelerator.name}", *labels])
 
 
 def _space(entry: Fields, path: Path) -> Space | None:

@@ -12,7 +12,7 @@ from primus_search.analysis.device_trace import read_trace
 from primus_search.base.errors import InputError
 from primus_search.base.guards import files
 from primus_search.learning.readers import read_log
-from primus_search.nightly.baseline import read_baseline
+from primus_search.nightly.observed import read_baseline
 from primus_search.nightly.sweep import load_sweep
 
 KILLED = """
@@ -54,6 +54,7 @@ def test_a_file_that_has_nothing_to_say_for_now_is_refused() -> None:
 
 
 def test_a_fifo_in_place_of_a_baseline_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "b.json")
-    with pytest.raises(InputError, match="not a regular file"):
-        read_baseline(tmp_path / "b.json")
+    os.mkfifo(tmp_path / "state.json")
+    for place, what in ((tmp_path, "not a regular file"), (tmp_path / "state.json", "keeps run folders")):
+        with pytest.raises(InputError, match=what):
+            read_baseline(place)

@@ -20,7 +20,7 @@ from primus_search.cli import app
 PACKAGE = Path(primus_search.__file__).parent
 SWEEP = """
 name: small
-baseline: small.json
+baseline: accepted
 sweep:
   - name: llama3-8b
     space: llama3_8b_mi300x
@@ -61,8 +61,8 @@ def failed(report: dict[str, Any]) -> set[str]:
 @pytest.fixture
 def other_night(home: Path, tmp_path: Path) -> Iterator[Path]:
     """The same sweep and baseline in a folder of its own."""
-    for name in ("small.yaml", "small.json"):
-        shutil.copy(home / name, tmp_path / name)
+    shutil.copy(home / "small.yaml", tmp_path / "small.yaml")
+    shutil.copytree(home / "accepted", tmp_path / "accepted")
     return tmp_path
 
 
@@ -106,7 +106,7 @@ def test_three_per_cent_of_one_rate_is_caught_and_named(other_night: Path) -> No
     assert 0.005 < move < 0.03, "three per cent of the GEMMs are a part of the step"
     (cause,) = report["causes"]  # nothing is left for code or versions
     assert cause["kind"] == "accelerator" and cause["what"].startswith("gemm.bf16_efficiency ")
-    assert cause["effects"]["tokens_per_s"] == pytest.approx(move), "one change explains the whole move"
+    assert cause["move"] == pytest.approx(move), "one change explains the whole move"
     assert "REGRESSION" in (other_night / "out/summary.md").read_text()
     assert "gemm.bf16_efficiency" in (other_night / "out/report.html").read_text()
     told = f"1 cause, {len(failed(report))} check"
@@ -117,9 +117,8 @@ def test_of_two_changes_the_one_that_moved_the_figure_is_named_first(other_night
     with_hardware(other_night, scaled(scaled(MI300X, "bf16_efficiency", 0.9), "nic_latency_us", 1.03))
     assert night(other_night).exit_code == 1
     first, second = found(other_night)["causes"]
-    assert first["what"].startswith("gemm.bf16_efficiency ") and first["effects"]["tokens_per_s"] < -0.02
-    assert second["kind"] == "network", "on one node its latency moves nothing"
-    assert second["effects"] == {"tokens_per_s": 0, "memory": 0, "frontier": 0}
+    assert first["what"].startswith("gemm.bf16_efficiency ") and first["move"] < -0.02
+    assert second["kind"] == "network" and second["move"] == 0, "on one node its latency moves nothing"
 
 
 def changed_package(folder: Path, module: str, lines: str) -> subprocess.CompletedProcess[str]:
@@ -148,8 +147,8 @@ def test_a_deleted_legality_rule_is_caught_and_named(other_night: Path) -> None:
 
 
 def removed(folder: Path) -> dict[str, int]:
-    baseline = json.loads((folder / "small.json").read_text())
-    rows: dict[str, int] = baseline["state"]["entries"]["llama3-8b"][0]["removed"]
+    (run,) = folder.glob("accepted/*/run.json")
+    rows = {one["rule"]: one["rows"] for one in json.loads(run.read_text())["removed"]}
     return dict(sorted(rows.items(), key=lambda item: item[1]))
 
 
@@ -161,7 +160,7 @@ def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
     assert "tokens_per_s" in failed(report)
     code = next(cause for cause in report["causes"] if cause["kind"] == "code")
     assert "cost/laws/gemm.py" in code["what"].split(", ")
-    assert code["effects"]["tokens_per_s"] < -0.02
+    assert code["move"] < -0.02
     largest = re.search(r"moved: step.mlp \+([0-9.]+)%", code["note"])
     assert largest and 8 < float(largest[1]) <= 10, "GEMMs but for the activation between them, slower by a tenth"
     assert "FAILED" in done.stdout and "cost/laws/gemm.py" in done.stdout
@@ -170,16 +169,21 @@ def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
 def test_a_baseline_needs_a_reason_and_keeps_all_of_them(other_night: Path) -> None:
     assert "say why" in str(night(other_night, "--update-baseline").exception)
     assert night(other_night, "--update-baseline", "--reason", "rates measured again").exit_code == 0
-    reasons = json.loads((other_night / "small.json").read_text())["reasons"]
+    reasons = json.loads((other_night / "accepted/state.json").read_text())["reasons"]
     assert [one["text"] for one in reasons] == ["first baseline", "rates measured again"]
 
 
 def test_a_sweep_without_a_baseline_says_how_to_make_one(other_night: Path) -> None:
-    (other_night / "small.json").unlink()
+    for damaged in ("[]", '{"format": 0}', "{"):
+        (other_night / "accepted/state.json").write_text(damaged)
+        assert "is no baseline of this version" in str(night(other_night).exception)
+    shutil.rmtree(other_night / "accepted")
     done = night(other_night)
     assert done.exception and "--update-baseline" in str(done.exception)
-    (other_night / "small.json").write_text('{"format": 0}')
-    assert "is no baseline of this version" in str(night(other_night).exception)
+    (other_night / "accepted").write_text('{"format": 3}')
+    assert "keeps run folders in a folder" in str(night(other_night).exception), "a file of an earlier version"
+    assert night(other_night, "--update-baseline", "--reason", "first").exit_code == 0
+    assert (other_night / "accepted/state.json").is_file()
 
 
 def test_every_problem_of_a_sweep_file_is_said_at_once(other_night: Path) -> None:
@@ -189,6 +193,29 @@ def test_every_problem_of_a_sweep_file_is_said_at_once(other_night: Path) -> Non
     for said in ("small.yaml:2 @ $.nmae: unknown key; did you mean 'name'?", "tolerance is at least 0",
                  "$.sweep[0]: --set tp=[0] @ $.space.tp[0]", "did you mean 'llama3_8b_mi300x'?"):  # fmt: skip
         assert said in error
+
+
+def test_runs_of_two_nights_are_what_compare_takes(other_night: Path) -> None:
+    with_hardware(other_night, scaled(MI300X, "bf16_efficiency", 1.03))
+    night(other_night)
+    (before,), (after,) = other_night.glob("accepted/0*"), other_night.glob("out/runs/0*")
+    done = CliRunner().invoke(app, ["compare", str(before), str(after), "--json"])
+    found, (cause,) = json.loads(done.stdout), found_causes(other_night)
+    moved = {one["group"]: one["after"] / one["before"] - 1.0 for one in found["moved"]}
+    assert moved["accelerator"] == pytest.approx(cause["move"])
+
+
+def test_a_night_on_which_nothing_fits_is_a_regression(other_night: Path) -> None:
+    with_hardware(other_night, scaled(MI300X, "hbm_GiB", 0.05))
+    assert night(other_night).exit_code == 1
+    (check,) = found(other_night)["checks"]
+    assert check["name"] == "best" and "fits" in check["after"]
+    assert [cause["kind"] for cause in found_causes(other_night)] == ["data"]
+
+
+def found_causes(folder: Path) -> list[dict[str, Any]]:
+    causes: list[dict[str, Any]] = found(folder)["causes"]
+    return causes
 
 
 def test_reports_show_hostile_names_as_text(other_night: Path) -> None:

@@ -22,7 +22,7 @@ def test_the_shipped_sweep_spans_vendors_and_models() -> None:
     vendors = {space.cluster.accelerator.vendor for space in sweep.entries.values()}
     models = {space.model.name for space in sweep.entries.values()}
     assert vendors == {"amd", "nvidia"} and len(models) >= 6
-    assert sweep.runs and sweep.speed and sweep.baseline == Path("results/baselines/nightly.json")
+    assert sweep.runs and sweep.speed and sweep.baseline == Path("results/baselines/nightly")
 
 
 def test_the_sweep_ships_and_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_the_script_is_silent_on_a_good_night_and_prints_the_summary_of_a_bad_on
     space = checkout / "spaces/tiny.yaml"
     space.write_text(space.read_text().replace("pp: [1, 2]", "pp: 2"))
     bad = script(checkout)
-    assert bad.returncode == 1 and "REGRESSION" in bad.stdout and "axes: pp [1, 2] -> [2]" in bad.stdout
+    assert bad.returncode == 1 and "REGRESSION" in bad.stdout and "axis: pp [1, 2] -> [2]" in bad.stdout
 
 
 def test_the_cron_line_and_the_unit_start_the_script(checkout: Path) -> None:

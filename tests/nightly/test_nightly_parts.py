@@ -1,8 +1,9 @@
-"""Parts of the nightly sweep: inputs survive their baseline, frontiers are measured right, only worse fails."""
+"""Parts of the nightly sweep: values survive their plain form, only worse fails, no night is lost."""
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,38 +11,28 @@ from typing import Any
 import pytest
 
 import primus_search
-from primus_search.declare import load_space, make_space
-from primus_search.exploration.run_folder.question import fingerprint
+from primus_search.analysis.run_comparison import MovedFigure
+from primus_search.analysis.run_comparison import compare as compared
+from primus_search.declare import make_space
+from primus_search.exploration.expected import RATE
+from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.hardware_files import load_hardware
-from primus_search.files.plain_forms import Leaf, differences, from_plain, to_plain, with_leaf
+from primus_search.files.plain_forms import from_plain, to_plain
 from primus_search.files.search_path import FileKind, names
-from primus_search.nightly.baseline import (
-    GROUPS,
+from primus_search.nightly.causes import Pair
+from primus_search.nightly.figures import Accuracy, moved_most, work_of
+from primus_search.nightly.night_run import Night, compare
+from primus_search.nightly.observed import (
     MOVES_NOTHING,
-    Baseline,
-    BaselineState,
+    Observed,
     code_hashes,
     data_hashes,
     dependency_versions,
-    inputs_of,
-    with_groups,
+    observe,
+    opened,
 )
-from primus_search.nightly.figures import Accuracy, figures_of, hypervolume, moved_most, work_of
-from primus_search.nightly.night_run import Night, compare
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.values.machine.accelerator import Accelerator
-
-SPACES = sorted(names(FileKind.SPACE).keys() - {"tiny_host"})
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_a_space_restored_from_its_own_baseline_is_the_same_search(name: str) -> None:
-    space = load_space(name, environ={})
-    kept = json.loads(json.dumps(inputs_of(space)))
-    again = with_groups(space, kept, GROUPS)
-    plain = replace(space, constraints=again.constraints)  # only the place a constraint was written at may differ
-    assert [c.text for c in space.constraints] == [c.text for c in again.constraints]
-    assert fingerprint(again) == fingerprint(plain)
 
 
 def test_every_accelerator_survives_json() -> None:
@@ -50,29 +41,18 @@ def test_every_accelerator_survives_json() -> None:
         assert from_plain(Accelerator, json.loads(json.dumps(to_plain(accelerator)))) == accelerator
 
 
-def test_a_number_added_since_the_baseline_keeps_todays_value() -> None:
-    today = load_hardware("mi300x").accelerator
-    before = to_plain(today)
-    del before["gemm"]["occupancy_power"]
-    before["gone"] = 1.0
-    assert from_plain(Accelerator, before, today=today) == today
+STATE = Observed(
+    runs={}, unanswered={}, accuracy=None, work=100, code={}, data={}, versions=dependency_versions(), commit=""
+)
 
 
-def test_one_leaf_is_set_back_and_no_other() -> None:
-    before, after = {"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"b": 5, "c": 2}, "d": [1, 2]}
-    first, second = differences(before, after)
-    assert (first, second.name) == (Leaf(path=("a", "b"), before=1, after=5), "d")
-    assert with_leaf(after, first) == {"a": {"b": 1, "c": 2}, "d": [1, 2]}
-    assert with_leaf(with_leaf(after, first), second) == before
-
-
-def test_hypervolume_is_the_mean_rate_over_all_memory_budgets() -> None:
-    # 100 from 40 to 60 bytes, 200 from 60 to 100: (20 * 100 + 40 * 200) / 100
-    assert hypervolume(((40.0, 100.0), (60.0, 200.0)), 100.0) == pytest.approx(100.0)
-    assert hypervolume(((40.0, 100.0), (160.0, 900.0)), 100.0) == pytest.approx(60.0), (
-        "beyond the device counts nothing"
-    )
-    assert hypervolume((), 100.0) == 0.0
+def small_sweep() -> NightlySweep:
+    """A sweep without entries whose speed is checked."""
+    tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
+    return NightlySweep(
+        name="s", source=Path("s.yaml"), baseline=Path("b"), tolerances=Tolerances(), entries={},
+        speed=make_space(tiny, environ={}),
+    )  # fmt: skip
 
 
 ERRORS = Accuracy(
@@ -90,15 +70,8 @@ def with_median(error: float, rows: int = 10, memory_rows: int = 5) -> Accuracy:
 
 def failures(accuracy: Accuracy = ERRORS, work: int = 100) -> list[str]:
     """Names of the checks that fail when a night sees these after a baseline of `ERRORS` and 100."""
-    tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
-    sweep = NightlySweep(
-        name="s", source=Path("s.yaml"), baseline=Path("b.json"), tolerances=Tolerances(), entries={},
-        speed=make_space(tiny, environ={}),
-    )  # fmt: skip
-    before = BaselineState(
-        entries={}, inputs={}, accuracy=ERRORS, work=100, runs_sha256="", code={}, data={}, versions={}, commit=""
-    )
-    checks = compare(sweep, before, replace(before, accuracy=accuracy, work=work))
+    before = replace(STATE, accuracy=ERRORS)
+    checks = compare(small_sweep(), before, replace(before, accuracy=accuracy, work=work), {})
     return [check.name for check in checks if not check.passed]
 
 
@@ -144,13 +117,19 @@ def test_work_is_the_same_every_time() -> None:
     assert works[0] > 1000 and max(works) / min(works) - 1.0 < 1e-3  # caches of the interpreter
 
 
-def test_figures_of_a_night_are_of_one_rate() -> None:
+def test_figures_of_a_night_are_of_one_rate(tmp_path: Path) -> None:
     """The best one's rate, the frontier's and the one it is chosen by: a moved expectation shows in all of them."""
     tiny = {"model": "tiny", "hardware": "mi300x", "workload": {"seq_length": 256, "global_batch_size": 16}}
-    (found,) = figures_of(make_space(tiny | {"space": {"tp": [1, 2], "pp": 1, "cp": 1}}, environ={}))
-    best = max(rate for memory, rate in found.frontier)
-    assert found.tokens_per_s_per_gpu == pytest.approx(best)
-    assert found.tokens_per_s == pytest.approx(best * load_hardware("mi300x").network.gpus_per_node)
+    space = make_space(tiny | {"space": {"tp": [1, 2], "pp": 1, "cp": 1}}, environ={})
+    sweep = replace(small_sweep(), entries={"tiny": space}, speed=None)
+    runs = opened(tmp_path, observe(sweep, tmp_path, print))
+    (best, *_) = checked = {check.name: check.value for check in compare(sweep, *[STATE] * 2, pairs_of(runs))}
+    assert checked["tokens_per_s"] == pytest.approx(max(row[RATE] for row in runs["tiny"].frontier))
+    assert best == "best"
+
+
+def pairs_of(runs: Mapping[str, SavedRun]) -> dict[str, Pair]:
+    return {where: Pair(before=run, after=run, found=compared(run, run)) for where, run in runs.items()}
 
 
 WRITER = """
@@ -167,25 +146,10 @@ night_folder.write_night(folder, night(sys.argv[2]))
 
 def night(started: str) -> Night:
     """A night of one check."""
-    state = BaselineState(
-        entries={},
-        inputs={},
-        accuracy=None,
-        work=100,
-        runs_sha256="",
-        code={},
-        data={},
-        versions=dependency_versions(),
-        commit=started,
-    )
-    sweep = NightlySweep(
-        name="s", source=Path("s.yaml"), baseline=Path("b.json"), tolerances=Tolerances(), entries={},
-        speed=make_space({"model": "tiny", "hardware": "mi300x",
-                          "workload": {"seq_length": 256, "global_batch_size": 16}}, environ={}),
-    )  # fmt: skip
+    sweep, state = small_sweep(), replace(STATE, commit=started)
     return Night(
-        sweep=sweep, state=state, baseline=Baseline(state=state, reasons=()),
-        checks=tuple(compare(sweep, state, state)), causes=(), changes=(),
+        sweep=sweep, state=state, baseline=state, pairs={},
+        checks=tuple(compare(sweep, state, state, {})), causes=(), changes=(),
         started="2026-01-02T03:04:05+00:00", seconds=1.0,
     )  # fmt: skip
 
@@ -203,3 +167,10 @@ def test_nights_at_once_lose_none(tmp_path: Path) -> None:
     assert [one.wait(timeout=120) for one in writers] == [0] * 4
     rows = parquet.read_table(tmp_path / "history.parquet").to_pylist()
     assert sorted(row["commit"] for row in rows) == [f"commit{n}" for n in range(4)]
+
+
+def test_a_step_from_or_to_what_is_not_legal_has_no_change() -> None:
+    """A former best that today's rules refuse under its own inputs has no rate to divide by."""
+    for before, after in ((0.0, 100.0), (100.0, None)):
+        assert MovedFigure(group="model", before=before, after=after).change is None
+    assert MovedFigure(group="model", before=100.0, after=101.0).change == pytest.approx(0.01)

@@ -27,10 +27,10 @@ from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.learning.readers import plain
 from primus_search.nightly import night_folder as night_page
-from primus_search.nightly.baseline import Baseline, BaselineState, Reason
 from primus_search.nightly.causes import Cause
 from primus_search.nightly.night_folder import junit, markdown
 from primus_search.nightly.night_run import Check, Night
+from primus_search.nightly.observed import Observed, Reason
 from primus_search.nightly.sweep import NightlySweep, Tolerances
 from primus_search.report.html import content, embedded, page
 from primus_search.report.plain_tables import Plain
@@ -274,15 +274,17 @@ def hostile_night(name: str) -> Night:
     """A night whose every word from a file is `name`."""
     failed = {"before": name, "after": name, "move": 1.0, "limit": 0.0, "passed": False, "note": name}
     versions = dict.fromkeys(("primus-search", "python", "numpy"), "1")
-    empty = {"entries": {}, "inputs": {}, "code": {}, "data": {}}
-    state = BaselineState(**empty, accuracy=None, work=1, runs_sha256="", versions=versions, commit=name)
+    empty: dict[str, dict[str, str]] = {"runs": {}, "unanswered": {}, "code": {}, "data": {}}
+    reasons = (Reason(date=name, commit=name, text=name),)
+    state = Observed(**empty, accuracy=None, work=1, versions=versions, commit=name, reasons=reasons)
     place = {"source": Path("x"), "baseline": Path("x")}
     return Night(
         sweep=NightlySweep(name=name, **place, tolerances=Tolerances(), entries={}),
         state=state,
-        baseline=Baseline(state=state, reasons=(Reason(date=name, commit=name, text=name),)),
-        checks=(Check(entry=name, where=name, name=name, **failed),),
-        causes=(Cause(entry=name, cluster=-1, kind="model", what=name, note=name),),
+        baseline=state,
+        pairs={},
+        checks=(Check(where=name, name=name, **failed),),
+        causes=(Cause(where=name, kind="model", what=name, note=name),),
         changes=(name,),
         started=name,
         seconds=0.0,
