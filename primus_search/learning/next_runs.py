@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
@@ -155,6 +156,7 @@ def next_runs(
     posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
     every = [Reference(job=job, table=table)]
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], every)
-    rates = sampled_rates(posterior, lines, seed, known, mixtures.rows_of(every))
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
-    return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)
+    with one_blas_thread():
+        rates = sampled_rates(posterior, lines, seed, known, mixtures.rows_of(every))
+        return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

@@ -1,6 +1,7 @@
 """What is learned from runs of software that no file describes; here software made up from a shipped file."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,7 @@ def made_up() -> Stack:
     return with_numbers(load_stack(SOFTWARE), numbers)
 
 
+@cache
 def runs() -> list[MeasuredRun]:
     """Runs of the made-up software, measured by projection with 1 % of noise."""
     rng = np.random.default_rng(5)
