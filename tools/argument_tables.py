@@ -24,9 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from primus_search.files.source import read
+from primus_search.models.megatron_yaml import file_settings
 from tools.class_fields import Field, Sources
 
 TABLES: Mapping[str, Any] = read(Path(__file__).with_name("argument_tables.yaml")).data
@@ -105,34 +104,13 @@ def of_defaults(home: Path, files: Iterable[str], parser: list[Argument]) -> lis
     """Arguments of Primus: its YAML defaults over those of Megatron's parser."""
     values: dict[str, Any] = {}
     for file in files:
-        values |= merged(home / file)
+        values |= file_settings(home / file)
     known = {one.name: replace(one, spellings=()) for one in parser}
     for name, value in values.items():
         above = known.get(name)
         kind = above.type if above else _type_of_value(value)
         known[name] = Argument(name, kind, written(value), above.choices if above else "")
     return sorted(known.values())
-
-
-def merged(path: Path) -> dict[str, Any]:
-    """A YAML file of Primus over those that it extends; `${NAME:default}` is its default."""
-    values: dict[str, Any] = _substituted(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    found: dict[str, Any] = {}
-    for key in ("extends", "bases", "includes"):
-        for parent in values.pop(key, None) or []:
-            found |= merged(path.parent / parent)
-    return found | values
-
-
-def _substituted(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _substituted(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_substituted(each) for each in value]
-    if not isinstance(value, str) or "${" not in value:
-        return value
-    text = re.sub(r"\$\{\w+(?::([^}]*))?\}", lambda match: match[1] or "", value)
-    return yaml.safe_load(text) if re.fullmatch(r"\$\{[^}]*\}", value) else text
 
 
 def _type_of_value(value: Any) -> str:
@@ -222,7 +200,6 @@ def text(name: str, arguments: Iterable[Argument]) -> str:
 def main(arguments: list[str]) -> None:
     checkouts, names = Path(arguments[0]), arguments[1:] or list(TABLES)
     if len(names) == 1:
-        FOLDER.mkdir(exist_ok=True)
         (FOLDER / f"{names[0]}.tsv").write_text(text(names[0], table(names[0], checkouts)), encoding="utf-8")
         return
     for name in names:  # a process each: releases of a framework have the same module names

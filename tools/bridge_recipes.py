@@ -77,10 +77,9 @@ class Held(metaclass=Class):
 def provider(hub: str) -> Any:
     """The model of a name on the hub; sizes of its preset that recipes read are no settings of theirs."""
     model = model_of_tokenizer(hub)
-    sizes: dict[str, Any] = {"hub": hub, "vocab_size": 1, "rotary_base": 10000}  # models/gpt_provider.py
-    sizes |= dict.fromkeys(
-        ("context_parallel_size", "tensor_model_parallel_size"), 1
-    )  # megatron/core ModelParallelConfig
+    # models/gpt_provider.py; degrees: megatron/core ModelParallelConfig
+    sizes: dict[str, Any] = {"hub": hub, "vocab_size": 1, "rotary_base": 10000}
+    sizes |= {"context_parallel_size": 1, "tensor_model_parallel_size": 1}
     if model is not None:
         sizes |= {"num_layers": model.num_layers, "mtp_num_layers": model.num_mtp_layers or None}
     return Class("GPTModelProvider", (Held,), sizes)()

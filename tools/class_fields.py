@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from primus_search.launch.read.python_calls import module_file
+
 MAX_DEPTH = 6
 """Nested configuration classes; deeper ones are classes that name themselves."""
 
@@ -38,20 +40,17 @@ class Sources:
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = tuple(roots)
-        self.tree = cache(self._tree)
         self.names = cache(self._names)
-
-    def _tree(self, path: Path) -> ast.Module:
-        return ast.parse(path.read_text(encoding="utf-8"))
 
     def _names(self, path: Path) -> dict[str, ast.ClassDef | tuple[str, str] | ast.expr]:
         """What each name of a module is: a class, (module, name) that it is imported from, or what it is set to."""
         found: dict[str, ast.ClassDef | tuple[str, str] | ast.expr] = {}
-        for node in ast.walk(self.tree(path)):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 module = self._absolute(path, node)
                 found.update({one.asname or one.name: (module, one.name) for one in node.names})
-        for node in self.tree(path).body:
+        for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 found[node.name] = node
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -67,12 +66,8 @@ class Sources:
 
     def file(self, module: str) -> Path | None:
         """The file of a module, where it is below a root."""
-        for root in self.roots:
-            place = root.joinpath(*module.split("."))
-            for path in (place.with_suffix(".py"), place / "__init__.py"):
-                if path.is_file():
-                    return path
-        return None
+        found = (module_file(root, module.split(".")) for root in self.roots)
+        return next((path for path in found if path), None)
 
     def find(self, path: Path, name: str) -> Found | None:
         """The class that a module means by a name, `Outer.Inner` for a nested one."""

@@ -97,9 +97,14 @@ def experiment_settings(document: Document, path: Path) -> dict[str, Any]:
     """
     chain = _Chain(os.environ)
     chain.experiment(document, path)
-    if chain.problems:
-        raise InputError(chain.problems)
-    return {key: located.value for key, located in chain.entries.items()}
+    return chain.settings()
+
+
+def file_settings(path: Path) -> dict[str, Any]:
+    """Every key of a YAML file of Primus and of those that it extends, variables at their defaults."""
+    chain = _Chain({})
+    chain.add(read(path), path, ())
+    return chain.settings()
 
 
 def filled(document: Document, value: Any) -> Any:
@@ -118,6 +123,12 @@ class _Chain:
     environ: Mapping[str, str]
     entries: dict[str, Located] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def settings(self) -> dict[str, Any]:
+        """Every key that wins, and its value. Raises `InputError` with every problem."""
+        if self.problems:
+            raise InputError(self.problems)
+        return {key: located.value for key, located in self.entries.items()}
 
     def add(self, document: Document, path: Path, above: tuple[Path, ...]) -> None:
         """Lay a file's keys over what its parents say."""

@@ -22,8 +22,8 @@ def rows() -> tuple[list[ScoredRun], list[ScoredRun]]:
 
 @pytest.mark.parametrize("said", [0.75, 0.9, 0.95, 0.99])
 def test_as_many_run_as_are_said_to(said: float) -> None:
-    weights = reliability.at_their_peaks(rows()[0])[1]
-    share = reliability.share_that_ran(rows()[0], said)
+    probability, weights = reliability.at_their_peaks(rows()[0])
+    share = reliability.share_that_ran(probability, weights, said)
     # One standard error of a share of some 67 distinct configurations, twice over, or half of what is left to 1.
     allowed = max(2.0 * np.sqrt(said * (1.0 - said) / weights.sum()), (1.0 - said) / 2.0)
     # Of doubtful software the probability is spread on purpose: at 0.75 more run than it gives.

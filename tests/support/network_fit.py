@@ -8,7 +8,7 @@ bend; a field the points do not move is refused. Figures, with date and source, 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from scipy.optimize import least_squares
 
 from primus_search.cost.laws.collectives import Group, dispatch_s
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
-from primus_search.values.candidates import Bools, Floats
+from primus_search.values.candidates import Floats
 from primus_search.values.machine.network import Network
 from tools.fit.write_ranges import BENCHMARK_EXPERTS, BENCHMARK_TOP_K, RINGS, Points
 
@@ -37,22 +37,15 @@ BOUNDS = {
 OUTLIER, LEAST_SENSITIVITY = 0.1, 1e-3
 
 
-def some(points: Points, rows: Bools) -> Points:
-    """The points of a mask."""
-    columns = {f.name: np.array(points.__getattribute__(f.name))[rows] for f in fields(points)}
-    return Points(**columns | {name: tuple(columns[name].tolist()) for name in ("op", "source")})
-
-
 def predict_s(network: Network, points: Points) -> Floats:
     """Seconds the cost model gives every point."""
     seconds = np.zeros(len(points.op))
-    op = np.array(points.op)
     group = Group(points.members, np.ones_like(points.members))
     for name, collective in RINGS.items():
-        rows = op == name
+        rows = points.op == name
         if rows.any():
             seconds[rows] = collective(network, points.message_bytes, group)[rows]
-    rows = (op == "dispatch") | (op == "combine")
+    rows = (points.op == "dispatch") | (points.op == "combine")
     if rows.any():
         seconds[rows] = dispatch_s(
             network,
@@ -98,6 +91,6 @@ def left_out_errors(network: Network, points: Points, names: Sequence[str], *, f
     errors = np.zeros(len(points.op))
     fold = np.arange(len(points.op)) % folds
     for k in range(folds):
-        fitted = fit_network(network, some(points, fold != k), names)
-        errors[fold == k] = relative_errors(fitted, some(points, fold == k))
+        fitted = fit_network(network, points[fold != k], names)
+        errors[fold == k] = relative_errors(fitted, points[fold == k])
     return errors

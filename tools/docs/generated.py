@@ -50,7 +50,7 @@ def count_fitted(text: str, but: frozenset[str] = frozenset()) -> int:
     Numbers tied together are one. A hardware file's network and error bands are not the accelerator's.
     """
     own = [leaf for leaf in leaves(text) if leaf.source.startswith("fitted") and not leaf.path.startswith("network.")]
-    own = [leaf for leaf in own if leaf.path.rpartition(".")[2] not in but]
+    own = [leaf for leaf in own if leaf.key not in but]
     tied = {f"{SECTION}.{path}" for leaf in own for path in _tied_paths(leaf.source)}
     return len([leaf for leaf in own if leaf.path not in tied])
 

@@ -49,9 +49,8 @@ def _at(row: ScoredRun, projected_bytes: float, measured_bytes: float) -> float:
     return float(fit_probability(there, row.run.candidates, memory)[0])
 
 
-def share_that_ran(rows: Sequence[ScoredRun], said: float) -> float:
+def share_that_ran(probability: Floats, weights: Floats, said: float) -> float:
     """Share of runs that ran on devices on which they are said to fit with that probability."""
-    probability, weights = at_their_peaks(rows)
     return float((weights * (probability <= said)).sum() / weights.sum())
 
 
@@ -67,7 +66,7 @@ def table() -> str:
     ran, out = runs()
     probability, weights = at_their_peaks(ran)
     said = [*DECILES[1:-1], 0.95, 0.99]
-    shares = [float((weights * (probability <= one)).sum() / weights.sum()) for one in said]
+    shares = [share_that_ran(probability, weights, one) for one in said]
     every = [(row.fit_probability, True) for row in ran] + [(row.fit_probability, False) for row in out]
     counts = [[did for p, did in every if low <= p < high or p == high == 1.0] for low, high in pairwise(DECILES)]
     lines = [

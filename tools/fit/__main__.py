@@ -8,17 +8,7 @@ import typer
 from primus_search.cli.validate import show
 from primus_search.evidence.published.convert import validated
 from primus_search.files.evidence_files import load_sites
-from tools.fit.first_contact import (
-    LeftOut,
-    by_publisher,
-    fitted_errors,
-    left_out_trainers,
-    seen,
-    table,
-    words,
-    write_errors,
-    write_figures,
-)
+from tools.fit import first_contact as contact
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.supposed_software import supposed_bands
 from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
@@ -78,16 +68,16 @@ def first_contact(
     ] = False,
 ) -> None:
     """Errors of a cluster that no fit has seen, fitted by leaving whole publishers out; every publisher's errors."""
-    rows = seen(tables, others)
-    rows += left_out_trainers(rows)
-    makers = words(sites, "makers")
-    apart = LeftOut.of(rows, makers)
-    typer.echo("\n".join(table(apart)))
-    found = fitted_errors(by_publisher(rows), makers, load_sites().errors)
+    rows = contact.seen(tables, others)
+    rows += contact.left_out_trainers(rows)
+    makers = contact.words(sites, "makers")
+    apart = contact.LeftOut.of(rows, makers)
+    typer.echo("\n".join(contact.table(apart)))
+    found = contact.fitted_errors(contact.by_publisher(rows), makers, load_sites().errors)
     typer.echo(str(found))
     if into:
-        write_errors(found, rows, sites)
-        write_figures(apart, Path("README.md"), Path("docs/fidelity.md"))
+        contact.write_errors(found, rows, sites)
+        contact.write_figures(apart, Path("README.md"), Path("docs/fidelity.md"))
 
 
 @app.command("own-runs")
@@ -96,10 +86,9 @@ def own_runs(
     others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
     draws: Annotated[int, typer.Option(help="Random draws of each number of runs.")] = 6,
     mixed: Annotated[bool, typer.Option("--mixed", help="One stack of all software of a publisher.")] = False,
-    doubted: Annotated[bool, typer.Option("--doubted", help="Also runs that their tables doubt.")] = False,
 ) -> None:
     """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""
-    typer.echo("\n".join(own_run_lines(tables, others, draws, is_mixed=mixed, with_doubted=doubted)))
+    typer.echo("\n".join(own_run_lines(tables, others, draws, is_mixed=mixed)))
 
 
 @app.command()

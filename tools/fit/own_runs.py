@@ -33,14 +33,13 @@ FEWEST, MOST = 6, 48
 FEWEST_LEFT = 3
 
 
-def unseen(trained: Path, others: Sequence[Path], *, with_doubted: bool = False) -> dict[str, list[MeasuredRun]]:
-    """Rated runs that no fit saw, by publisher, in the order of their names; with_doubted: of which their tables doubt
-    some."""
+def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]]:
+    """Rated runs that no fit saw and no table doubts, by publisher, in the order of their names."""
     fitted = read_cases(trained)
     taught = {run.place for run in fitted if is_informative(run)}
     found: dict[str, list[MeasuredRun]] = {}
     for run in rated_runs(fitted, others).values():
-        if with_doubted or DOUBTED not in run.provenance.notes:
+        if DOUBTED not in run.provenance.notes:
             found.setdefault(run.provenance.publisher, []).append(run)
     fresh = {name: [run for run in own if run.place not in taught] for name, own in found.items()}
     rng = np.random.default_rng(0)
@@ -106,11 +105,9 @@ def _ends(found: Score) -> tuple[float, float]:
     return found.median_abs_error, found.p90_abs_error
 
 
-def lines(
-    trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool = False, with_doubted: bool = False
-) -> list[str]:
+def lines(trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool = False) -> list[str]:
     """One line per publisher and number of runs, and the means over publishers."""
-    by_publisher = unseen(trained, others, with_doubted=with_doubted)
+    by_publisher = unseen(trained, others)
     found = spread(lambda one: errors_after(one, draws, is_mixed=is_mixed), list(by_publisher.values()), at_least=2)
     out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   before | learned: median, 90th percentile, inside | one factor"]
     for (name, runs), own in zip(by_publisher.items(), found, strict=True):

@@ -251,7 +251,7 @@ def quoted(stack: str) -> frozenset[str]:
     """Fields that a stack's file has from a document or another stack (`as NAME`), not from a fit or a family."""
     path = names(FileKind.STACK).get(stack)
     found = leaves(path.read_text(encoding="utf-8")) if path else []
-    keys = {leaf.path.rpartition(".")[2] for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
+    keys = {leaf.key for leaf in found if not leaf.source.startswith(_NOT_QUOTED)}
     return frozenset(field for field in {**OFFERS, **_MORE} if yaml_key(field)[0] in keys)
 
 

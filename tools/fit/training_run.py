@@ -22,7 +22,7 @@ from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import Refitted
 from primus_search.evidence.validate.scores import duplicate_weights, score
 from primus_search.files.search_path import FileKind, names
-from primus_search.measure.calibrate.hardware_edits import SECTION
+from primus_search.measure.calibrate.hardware_edits import SECTION, leaves
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.measured_run import MeasuredRun
@@ -129,22 +129,20 @@ def write_copies(folder: Path, date: str) -> None:
     """Numbers of stacks without runs: those of the stack that a line names (`as NAME`), or the family's mean, as it
     stands in the files of stacks whose runs do not identify it."""
     texts = {path: path.read_text() for path in sorted((folder / "stacks").glob("*.yaml"))}
-    by_name = {_word(text, "name"): text for text in texts.values()}
-    means = {key: (value, count) for text in by_name.values() for key, value, count in _MEAN.findall(text)}
+    numbers = {_word(text, "name"): {leaf.key: leaf for leaf in leaves(text)} for text in texts.values()}
+    means = {key: leaf for own in numbers.values() for key, leaf in own.items() if _MEAN.match(leaf.source)}
     for path, text in texts.items():
-        for key, name in re.findall(r'^ *(\w+): .*"as (\w+), \d{4}-\d\d-\d\d"', text, re.M):
-            found = re.search(rf"^ *{key}: *{{value: ([^,]+),", by_name.get(name, ""), re.M)
-            if found:
-                text = _with_number(text, key, found[1], f"as {name}, {date}")
-        for key in re.findall(r'^ *(\w+): .*"mean of \d+ stack files, \d{4}-\d\d-\d\d"', text, re.M):
-            if key in means:
-                value, count = means[key]
-                text = _with_number(text, key, value, f"mean of {count} stack files, {date}")
+        for key, leaf in numbers[_word(text, "name")].items():
+            told = _WITHOUT_RUNS.fullmatch(leaf.source)
+            if told and (of := numbers.get(told[2], {}).get(key) if told[2] else means.get(key)):
+                source = told[1] if told[2] else of.source.partition(",")[0]
+                text = _with_number(text, key, of.value, f"{source}, {date}")
         path.write_text(text)
 
 
-_MEAN = re.compile(r'^ *(\w+): \{value: ([^,]+), source: "mean of (\d+) stack files, [-\d]+: ', re.M)
-"""A number that some stack's runs do not identify: key, value, and how many files the mean is of."""
+_MEAN = re.compile(r"mean of \d+ stack files, [-\d]+: ")
+"""The source of a number that some stack's runs do not identify."""
+_WITHOUT_RUNS = re.compile(r"(as (\w+)|mean of \d+ stack files), \d{4}-\d\d-\d\d")
 
 
 def _put(path: Path, field: str, value: float, source: str, section: str) -> None:

@@ -20,7 +20,6 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind as Place
 from primus_search.files.search_path import names
 from primus_search.measure.calibrate.points import KernelKind, Point, read_points, rows_of
-from primus_search.values.candidates import Floats, Fp8, Ints
+from primus_search.values.candidates import Floats, Fp8
 from primus_search.values.machine.kernel_tables import GROUPED
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.ranges import Range, Ranges
@@ -63,21 +62,13 @@ RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
-    """Measured exchanges, one per row. message_bytes: as `cost.laws.collectives` counts it; of a dispatch, tokens once.
-
-    launch_s: the least time the benchmark itself allows, however small the message.
-    """
-
-    op: tuple[str, ...]
-    members: Ints
-    nodes: Ints
-    message_bytes: Floats
-    seconds: Floats
-    launch_s: Floats
-    source: tuple[str, ...]
-
+Points = np.recarray[Any, Any]
+POINT = np.dtype(
+    [("op", object), ("members", np.int64), ("nodes", np.int64), ("message_bytes", np.float64), ("seconds", np.float64),
+     ("launch_s", np.float64), ("source", object)]
+)  # fmt: skip
+"""A measured exchange. message_bytes: as `cost.laws.collectives` counts it; of a dispatch, tokens once. launch_s: the
+least time the benchmark itself allows, however small the message."""
 
 LINK_COLUMNS = ("kind", "gpu", "op", "m", "message_bytes", "num_gpus", "nodes", "value", "unit", "source", "notes")
 """What a CSV of measured collectives has."""
@@ -93,15 +84,7 @@ def read_links(path: Path, gpu: str) -> Points:
                 is_one_process = "single process" in row["notes"]
                 launch_s = ONE_PROCESS_LAUNCH_S * point[1] / point[2] if is_one_process else 0.0
                 rows.append((*point, launch_s, row["source"]))
-    return Points(
-        op=tuple(r[0] for r in rows),
-        members=np.array([r[1] for r in rows], dtype=np.int64),
-        nodes=np.array([r[2] for r in rows], dtype=np.int64),
-        message_bytes=np.array([r[3] for r in rows], dtype=np.float64),
-        seconds=np.array([r[4] for r in rows], dtype=np.float64),
-        launch_s=np.array([r[5] for r in rows], dtype=np.float64),
-        source=tuple(r[6] for r in rows),
-    )
+    return np.array(rows, dtype=POINT).view(np.recarray)
 
 
 def _collective(row: dict[str, str]) -> tuple[str, int, int, float, float] | None:
@@ -198,12 +181,10 @@ def _kernels(points: Iterable[Point]) -> dict[str, list[Sized]]:
 
 
 def _add_links(sized: dict[str, list[Sized]], measurements: Path, gpu: str) -> None:
-    points = read_links(measurements, gpu)
-    for i, op in enumerate(points.op):
-        kind = "dispatch" if op in ("dispatch", "combine") else "collectives"
-        nodes, members = int(points.nodes[i]), int(points.members[i])
-        where, size = ("across", float(nodes)) if nodes > 1 else ("inside", float(members))
-        sized[f"{kind}/{where}"].append(((size,), points.source[i]))
+    for one in read_links(measurements, gpu):
+        kind = "dispatch" if one.op in ("dispatch", "combine") else "collectives"
+        where, size = ("across", one.nodes) if one.nodes > 1 else ("inside", one.members)
+        sized[f"{kind}/{where}"].append(((float(size),), one.source))
 
 
 def _peaks(training: Path) -> dict[str, dict[str, list[Sized]]]:
@@ -241,13 +222,11 @@ def _box(points: Sequence[Sized], *, is_count: bool) -> Range:
 
 def _publication(source: str) -> str:
     """The publication of a source, without page, table or file."""
-    return (
-        re.split(
-            r" (?:docs?|scripts|benchmarks|examples|README|PR|branch|commits?|refs|Table|\()|[/ ]systems/|,", source
-        )[0]
-        .replace('"', "")
-        .strip()
-    )
+    return _PLACE.split(source)[0].replace('"', "").strip()
+
+
+_PLACE = re.compile(r" (?:docs?|scripts|benchmarks|examples|README|PR|branch|commits?|refs|Table|\()|[/ ]systems/|,")
+"""What begins the page, table or file in a source."""
 
 
 # --- switches ----------------------------------------------------------------------------------------------------

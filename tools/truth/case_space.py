@@ -46,12 +46,7 @@ class TruthCase:
     @property
     def mode(self) -> str:
         """How the trainer splits the work: pp, tp, fsdp or dp (experts dealt to the ranks included)."""
-        c = self.row
-        if c.pp[0] > 1:
-            return "pp"
-        if c.tp[0] > 1:
-            return "tp"
-        return "fsdp" if c.sharding[0] == Sharding.FSDP2 else "dp"
+        return _mode(self.row)
 
     @property
     def schedule(self) -> str:
@@ -76,14 +71,15 @@ def legal(cluster: Cluster) -> tuple[TruthCase, ...]:
     return tuple(found)
 
 
+def _mode(c: Candidates) -> str:
+    if c.pp[0] > 1 or c.tp[0] > 1:
+        return "pp" if c.pp[0] > 1 else "tp"
+    return "fsdp" if c.sharding[0] == Sharding.FSDP2 else "dp"
+
+
 def _name(c: Candidates) -> str:
     again = WORDS[Recompute(int(c.recompute[0]))]
+    split = "ep2" if c.ep[0] > 1 else f"{_mode(c)}2"
     if c.pp[0] > 1:
-        split = f"pp2 v{c.vpp[0]}" if c.vpp[0] > 1 else f"pp2 {c.schedules[int(c.schedule[0])]}"
-    elif c.tp[0] > 1:
-        split = "tp2"
-    elif c.ep[0] > 1:
-        split = "ep2"
-    else:
-        split = "fsdp2" if c.sharding[0] == Sharding.FSDP2 else "dp2"
+        split += f" v{c.vpp[0]}" if c.vpp[0] > 1 else f" {c.schedules[int(c.schedule[0])]}"
     return f"{split} {again}b{c.micro_batch_size[0]}"

@@ -10,7 +10,6 @@ expert parallelism (all-to-all of permuted rows), context and sequence paralleli
 import ctypes
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,8 +267,9 @@ def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> 
     part, mesh = _whole(piece, rank), init_device_mesh("cpu", (payload["ranks"],))
     for layer in (*part.layers, part):
         fully_shard(layer, mesh=mesh)
-    loss_of = partial(_accumulate, part, piece, microbatches, replica=rank)
-    return _stepped(part.parameters(), lambda number: loss_of(number=number), keeps_gradients=False)
+    return _stepped(
+        part.parameters(), lambda number: _accumulate(part, piece, microbatches, number, rank), keeps_gradients=False
+    )
 
 
 SCHEDULES = {

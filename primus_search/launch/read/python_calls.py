@@ -193,7 +193,9 @@ class PythonModule:
             return self, of.name
         *parts, name = of.name.split(".")
         for folder in of.folders:
-            file = _file(folder, parts) or (_file(folder.parent, parts) if parts[:1] == [folder.name] else None)
+            file = module_file(folder, parts)
+            if file is None and parts[:1] == [folder.name]:
+                file = module_file(folder.parent, parts)
             if file is not None and file.resolve() != self.path.resolve():
                 other = PythonModule.of(file, depth=self.depth + 1)
                 node = other.functions.get(name)
@@ -345,7 +347,7 @@ def _loaded(target: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(target), mode="eval").body
 
 
-def _file(folder: Path, parts: Sequence[str]) -> Path | None:
+def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
     """The file of a module below a folder."""
     if not parts:
         return None

@@ -25,6 +25,11 @@ class FittedLeaf:
     source: str
     line: int
 
+    @property
+    def key(self) -> str:
+        """The last word of the path."""
+        return self.path.rpartition(".")[2]
+
 
 def leaves(text: str) -> list[FittedLeaf]:
     """Every sourced number of a hardware file, in file order."""
