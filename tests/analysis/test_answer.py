@@ -41,7 +41,7 @@ SPACES = {
     "large": ("llama3.1_405b_h100", ["cp=1"]),
 }
 CASES = {
-    "own 34B model, H200, torchtitan": ("own34b.json", "h200", 24, 8192, 768, "torchtitan", ["cp=1", "tp=[1,8]"]),
+    "own 34B model, H200, torchtitan": ("own34b.json", "h200", 24, 8192, 768, "torchtitan", ["cp=1", "tp=1", "vpp=1"]),
     "experts on MI300X": (
         "qwen3_30b_a3b",
         "mi300x",

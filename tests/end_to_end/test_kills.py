@@ -195,29 +195,25 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
 
 @pytest.mark.daily(1)
 @pytest.mark.slow
-@pytest.mark.parametrize("when", [kills.ray_agents, kills.ray_workers], ids=["agents_start", "workers_compute"])
-def test_a_private_cluster_ends_with_its_killed_driver(
-    when: Callable[[str], list[int]], tmp_path: Path, whole: Whole
+@pytest.mark.parametrize("when", [kills.ray_agents, kills.ray_workers, None], ids=["agents_start", "workers", "done"])
+def test_a_private_cluster_ends_with_its_driver(
+    when: Callable[[str], list[int]] | None, tmp_path: Path, whole: Whole
 ) -> None:
-    """Also while its agents start: left to themselves these would wait for the dead cluster for over a minute."""
+    """Killed, also while its agents start: left to themselves these would wait for the dead cluster for over a minute;
+    and at the end of a run."""
     pytest.importorskip("ray")
     space, answer, _ = whole
     run = Run(space, tmp_path / "run", ("--engine", "ray", "--workers", "2"))
-    process = run.start()
-    kills.wait_for(lambda: bool(when(run.mark)) or process.poll() is not None)
-    assert process.poll() is None
-    process.kill()
-    process.wait()
-    run.wait_until_gone()
-    process.communicate()
-    run.finish("--resume", "--engine", "local")
+    if when is None:
+        run.finish()
+        assert not run.processes()
+    else:
+        process = run.start()
+        kills.wait_for(lambda: bool(when(run.mark)) or process.poll() is not None)
+        assert process.poll() is None
+        process.kill()
+        process.wait()
+        run.wait_until_gone()
+        process.communicate()
+        run.finish("--resume", "--engine", "local")
     assert run.answer() == answer
-
-
-@pytest.mark.slow
-def test_nothing_of_a_private_cluster_is_left_after_a_run(tmp_path: Path, whole: Whole) -> None:
-    pytest.importorskip("ray")
-    run = Run(whole[0], tmp_path / "run", ("--engine", "ray", "--workers", "2"))
-    run.finish()
-    assert not run.processes()
-    assert run.answer() == whole[1]

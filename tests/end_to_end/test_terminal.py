@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -31,14 +32,18 @@ ESCAPE = "\x1b["
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two run folders, `a` and `b`."""
+    """Two run folders, `a` and a copy of it, `b`."""
     folder = tmp_path_factory.mktemp("runs")
-    for name in ("a", "b"):
-        done = CliRunner().invoke(
-            app, ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", f"{folder / name}"]
-        )
-        assert done.exit_code == 0, done.output
+    printed(["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", f"{folder / 'a'}"])
+    shutil.copytree(folder / "a", folder / "b")
     return folder
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run with `--verbose`, and what it printed."""
+    folder = tmp_path_factory.mktemp("mixture") / "run"
+    return folder, printed([*MIXTURE, "--verbose", "--out", str(folder)])
 
 
 def printed(words: list[str], columns: int = 80) -> str:
@@ -65,9 +70,9 @@ def test_pages_keep_to_80_columns_without_escape_codes_in_a_pipe(words: list[str
     assert not wide, "\n".join(wide)
 
 
-def test_the_first_row_says_where_its_step_and_its_memory_go(tmp_path: Path) -> None:
-    text = " ".join(printed([*MIXTURE, "--verbose", "--out", str(tmp_path / "run")]).split())
-    best = SavedRun.open(tmp_path / "run").ranking[0]
+def test_the_first_row_says_where_its_step_and_its_memory_go(mixture: tuple[Path, str]) -> None:
+    text = " ".join(mixture[1].split())
+    best = SavedRun.open(mixture[0]).ranking[0]
     step, memory = re.search(r"First row, ([\d.]+ s of step: .*?)\. ([\d.]+ GB of memory: .*?)\. ", text).groups()
     assert float(step.split()[0]) == pytest.approx(best["step_s"], abs=6e-4)
     assert float(memory.split()[0]) == pytest.approx(best["memory_bytes"] / 1e9, abs=0.06)
@@ -85,9 +90,9 @@ def test_the_table_of_schedules_cuts_no_figure_short() -> None:
     assert "…" not in text
 
 
-def test_stages_and_all_rules_come_with_verbose(tmp_path: Path) -> None:
-    words = [*MIXTURE, "--out", str(tmp_path / "run")]
-    brief, whole = (" ".join(printed([*words, *more]).split()) for more in ([], ["--verbose"]))
+def test_stages_and_all_rules_come_with_verbose(mixture: tuple[Path, str]) -> None:
+    brief = " ".join(printed([*MIXTURE, "--out", str(mixture[0])]).split())
+    whole = " ".join(mixture[1].split())
     assert "rows/s/core" not in brief and "Removed: " not in brief
     assert "rows/s/core" in whole and "Removed: " in whole and "frontier: " in whole
     assert whole.endswith(brief)
