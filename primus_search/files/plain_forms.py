@@ -8,11 +8,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import core_schema
 
+from primus_search.base.guards.values import LARGEST
 from primus_search.values import model
 from primus_search.values.machine.stack import MeasuredSwitches
 from primus_search.values.model import Mixer
@@ -79,6 +80,42 @@ def from_plain(kind: type[Value], plain: Plain) -> Value:
         where = ".".join(str(key) for key in first["loc"])
         raise ValueError(f"{kind.__name__}: {where}: {first['msg']}") from None
     return found
+
+
+# --- shapes ----------------------------------------------------------------------------------------------------------
+
+WHOLE = Annotated[int, Field(strict=True, ge=0)]
+NUMBER = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+FIGURE = Annotated[float, Field(strict=True, ge=0.0, le=LARGEST)]
+SWITCH = Annotated[bool, Field(strict=True)]
+
+
+def mapping_of(texts: str, wholes: str = "", numbers: str = "", **others: Any) -> Any:
+    """The type of a mapping that has these keys, whatever else it has."""
+    kinds: dict[str, Any] = dict.fromkeys(texts.split(), str) | others
+    kinds |= dict.fromkeys(wholes.split(), WHOLE) | dict.fromkeys(numbers.split(), NUMBER)
+    return create_model("_Mapping", **kinds)
+
+
+_WORDS: Mapping[str, str] = {
+    "missing": "is missing",
+    "string_type": "is not a text",
+    "bool_type": "is not true or false",
+    "list_type": "is not a list",
+    **dict.fromkeys(("model_type", "dict_type"), "is not a mapping"),
+    **dict.fromkeys(("int_type", "greater_than_equal"), "is not a whole number of at least 0"),
+    **dict.fromkeys(("float_type", "finite_number"), "is not a finite number"),
+}
+
+
+def problems_of(plain: Plain, kind: Any, where: str = "$") -> Iterator[tuple[str, str]]:
+    """What a plain value lacks of a type: (key, what is wrong)."""
+    try:
+        _adapter(kind).validate_python(plain)
+    except ValidationError as error:
+        for one in error.errors():
+            place = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in one["loc"])
+            yield f"{where}{place}", f"{_WORDS.get(one['type'], one['msg'])}; run the search again"
 
 
 def _compared(value: Any, plain: Mapping[str, Any]) -> Plain:

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
-from typing import Any, get_args
+from typing import Any, ClassVar
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
 from primus_search.base.guards.interrupts import check
-from primus_search.base.guards.values import finite_number
+from primus_search.files.plain_forms import FIGURE, WHOLE, from_plain, problems_of
 from primus_search.learning.collected_runs import read_files
 from primus_search.learning.logged_run import measurement_of
 from primus_search.learning.readers import lines, plain
@@ -69,14 +69,15 @@ FIGURES = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
 class Outcome:
     """What came of a trial; figures are None where nothing was measured."""
 
-    rank: int
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+    rank: WHOLE
     verdict: TrialVerdict
     reason: str
-    tokens_per_s_per_gpu: float | None = None
-    step_s: float | None = None
-    peak_bytes: float | None = None
+    tokens_per_s_per_gpu: FIGURE | None = None
+    step_s: FIGURE | None = None
+    peak_bytes: FIGURE | None = None
     peak_kind: PeakKind = "driver"
-    noise: float | None = None
+    noise: FIGURE | None = None
 
     @property
     def measurement(self) -> Measurement:
@@ -94,23 +95,12 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
     data = _kept(folder / RESULT)
     if data is None:
         return None
-    given = {name: data[name] for name in FIGURES if data.get(name) is not None}
-    figures = {name: None if isinstance(value, str) else finite_number(value) for name, value in given.items()}
-    is_right = (
-        dict.fromkeys(FIGURES, True)
-        | {name: value is not None and value >= 0.0 for name, value in figures.items()}
-        | {
-            "rank": type(data.get("rank")) is int and data["rank"] in ranks,
-            "verdict": data.get("verdict") in tuple(TrialVerdict),
-            "reason": isinstance(data.get("reason"), str),
-            "peak_kind": data.get("peak_kind") in get_args(PeakKind),
-        }
-    )
-    wrong = [*(name for name, is_ in is_right.items() if not is_), *sorted(data.keys() - is_right.keys())]
+    wrong = dict.fromkeys(key for key, _ in problems_of(data, Outcome))
+    wrong = wrong or ({} if data["rank"] in ranks else {"$.rank": None})
     if wrong:
         what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
-        raise InputError([Problem(f"{folder / RESULT} @ $.{name}", what) for name in wrong])
-    return Outcome(**(data | figures | {"verdict": TrialVerdict(data["verdict"])}))
+        raise InputError([Problem(f"{folder / RESULT} @ {key}", what) for key in wrong])
+    return from_plain(Outcome, data)
 
 
 def _kept(path: Path) -> dict[str, Any] | None:

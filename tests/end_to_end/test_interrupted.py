@@ -18,7 +18,7 @@ from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.funnel import LEAST_RANKED
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.candidates_file import Kept
-from primus_search.exploration.run_folder.run_facts import SHAPE
+from primus_search.exploration.run_folder.run_facts import FACTS
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report
 from primus_search.space import Space
@@ -289,8 +289,8 @@ def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
     searched(space_of(1), tmp_path, workers=1, keep=20)
     file = tmp_path / "run.json"
     whole = json.loads(file.read_text())
-    assert set(SHAPE) <= set(whole)
-    for key in SHAPE:
+    assert set(FACTS.model_fields) <= set(whole)
+    for key in FACTS.model_fields:
         for changed in ({name: value for name, value in whole.items() if name != key}, whole | {key: None}):
             file.write_text(json.dumps(changed))
             with pytest.raises(InputError) as caught:
@@ -299,9 +299,10 @@ def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
                 # Without its version a folder is of another one, which the line says first.
                 place = "" if key == "versions" else f"{file} @ "
                 assert f"{place}$.{key}" in str(caught.value), key
-    file.write_text(json.dumps(whole | {"files": whole["files"] | {"ranking.csv": {"bytes": -1, "sha256": ""}}}))
-    with pytest.raises(InputError, match=r"\$\.files\.ranking\.csv\.bytes: is not a whole number of at least 0"):
-        SavedRun.open(tmp_path)
+    for name in whole["files"]:
+        file.write_text(json.dumps(whole | {"files": whole["files"] | {name: {"bytes": -1, "sha256": ""}}}))
+        with pytest.raises(InputError, match=rf"\$\.files\.{name}\.bytes: is not a whole number of at least 0"):
+            SavedRun.open(tmp_path)
 
 
 def test_evaluation_is_cut_in_chunks_here() -> None:

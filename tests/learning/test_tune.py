@@ -293,3 +293,14 @@ def test_a_figure_that_no_trial_wrote_is_refused_or_a_number(figure: str, value:
         assert f"$.{figure}" in str(error)
     else:
         assert found is not None and type(getattr(found, figure)) is float
+
+
+@pytest.mark.parametrize(
+    "changed", [{"rank": []}, {"rank": 7}, {"verdict": "well"}, {"reason": 1}, {"peak_kind": "x"}, {"y": 1}]
+)
+def test_a_result_of_another_shape_is_refused_by_its_key(changed: dict[str, Any], tmp_path: Path) -> None:
+    outcome = {"rank": 1, "verdict": "ran", "reason": "8 steps", "step_s": 3.0, "peak_kind": "driver"}
+    (tmp_path / "result.json").write_text(json.dumps(outcome | changed))
+    with pytest.raises(InputError) as caught:
+        written_outcome(tmp_path, {1})
+    assert f"$.{next(iter(changed))}: is nothing that a trial wrote" in str(caught.value)

@@ -2,24 +2,33 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text, table_beside
+from primus_search.base.guards.files import MAX_TABLE_BYTES, exists, read_bytes, read_text
 from primus_search.exploration.run_folder.resolved import is_known_form, is_of_today, refusal
+from primus_search.files.plain_forms import SWITCH, mapping_of, problems_of
 
-SHAPE: Mapping[str, Any] = table_beside(__file__)
-"""What values are by key: a kind, a mapping of further keys, or a list of one shape."""
-KINDS: Mapping[str, Callable[[Any], bool]] = {
-    "a text": lambda value: isinstance(value, str),
-    "a whole number of at least 0": lambda value: type(value) is int and value >= 0,
-    "a finite number": lambda value: type(value) in (int, float) and isfinite(value),
-    "true or false": lambda value: isinstance(value, bool),
-    "anything": lambda value: True,
-}
+WRITTEN = mapping_of("sha256", "bytes")
+FACTS = mapping_of(
+    "space source search_sha256 model hardware stack framework objective method method_reason engine finished",
+    "nodes gpus seed workers raw legal feasible",
+    "memory_margin seconds peak_rss_bytes",
+    **dict.fromkeys(("exact", "complete"), SWITCH),
+    **dict.fromkeys(("best", "versions"), dict[str, Any]),
+    notes=list[str],
+    overrides=list[mapping_of("key origin", value=Any)],  # type: ignore[misc]
+    removed=list[mapping_of("rule reason", "rows")],  # type: ignore[misc]
+    workload=mapping_of("", "seq_length global_batch_size"),
+    stages=list[mapping_of("name", "rows", "seconds rows_per_s")],  # type: ignore[misc]
+    clusters=list[  # type: ignore[misc]
+        mapping_of("", "nodes gpus legal feasible", "best_tokens_per_s_per_gpu", labels=dict[str, Any])
+    ],
+    files=dict[str, WRITTEN],  # type: ignore[valid-type]
+)
+"""Keys of run.json that readers use, and what each value is."""
 
 
 def read_facts(folder: Path) -> Mapping[str, Any]:
@@ -35,34 +44,13 @@ def read_facts(folder: Path) -> Mapping[str, Any]:
         raise InputError([Problem(str(file), f"cannot be read back: {error}")]) from error
     if not isinstance(facts, dict) or "files" not in facts:
         raise InputError([Problem(str(file), "was written by an older version; run the search again")])
-    found = list(_problems(facts, SHAPE, "$"))
+    found = list(problems_of(facts, FACTS))
     if not is_known_form(facts) or (found and not is_of_today(facts)):
         why = "; ".join(f"{key} {what.partition(';')[0]}" for key, what in found[:1])
         raise InputError([Problem(str(folder), refusal(facts, why))])
     if found:
         raise InputError([Problem(f"{file} @ {key}", what) for key, what in found])
     return facts
-
-
-def _problems(value: Any, shape: Any, where: str) -> Iterator[tuple[str, str]]:
-    """What a value lacks of a shape: (key, what is wrong)."""
-    if isinstance(shape, Mapping):
-        if not isinstance(value, dict):
-            yield where, "is not a mapping; run the search again"
-            return
-        for key, inner in shape.items():
-            if key in value:
-                yield from _problems(value[key], inner, f"{where}.{key}")
-            else:
-                yield f"{where}.{key}", "is missing; run the search again"
-    elif isinstance(shape, list):
-        if not isinstance(value, list):
-            yield where, "is not a list; run the search again"
-            return
-        for place, item in enumerate(value):
-            yield from _problems(item, shape[0], f"{where}[{place}]")
-    elif not KINDS[shape](value):
-        yield where, f"is not {shape}; run the search again"
 
 
 def file_facts(content: bytes) -> dict[str, Any]:
@@ -73,7 +61,7 @@ def file_facts(content: bytes) -> dict[str, Any]:
 def read_written(path: Path, files: Mapping[str, Any]) -> bytes:
     """A file of the run folder. Raises `InputError` when it is not what the run wrote (`files` of run.json)."""
     written: Any = files.get(path.name)
-    if wrong := list(_problems(written, SHAPE["files"]["ranking.csv"], f"$.files.{path.name}")):
+    if wrong := list(problems_of(written, WRITTEN, f"$.files.{path.name}")):
         raise InputError([Problem(f"{path.parent / 'run.json'} @ {key}", what) for key, what in wrong])
     content = read_bytes(path, most=max(written["bytes"], 1) + 1)
     if file_facts(content) != written:
