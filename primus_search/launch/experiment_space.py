@@ -57,7 +57,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     missing = [n for n in ("seq_length", "global_batch_size") if experiment.__getattribute__(n) is None]
     given = {text.partition("=")[0].strip().removeprefix("workload.") for text in sets}
     if [name for name in missing if name not in given]:
-        what = f"does not set {' and '.join(missing)}; add --set"
+        what = f"does not set {' and '.join(missing)}; add {' '.join(f'--set {name}=N' for name in missing)}"
         raise InputError([Problem(str(experiment.path), what)])
     data: dict[str, Any] = {
         "name": experiment.path.stem,

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primus_search.base.errors import InputError
+from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import BACK_ENDS, read_experiment
+from primus_search.launch.read.launcher_models import model_named
 from primus_search.launch.read.launcher_table import launchers
 from primus_search.learning.started_experiment import start
 from primus_search.models.presets import load_preset
@@ -251,6 +253,10 @@ model = dict(checkpoint=True, num_attention_heads=32, vocab_size=103168, hidden_
     mlp_ratio=8 / 3, num_kv_attention_heads=8, no_bias=True, norm_type="rmsnorm", layer_norm_epsilon=1e-5)
 parallel = dict(zero1=dict(size=-1), tensor=dict(size=2, mode="msp"), pipeline=dict(size=1), weight=dict(size=1))
 """
+LEVANTER = """
+model: {type: gpt2, hidden_dim: 768, num_heads: 12, num_layers: 12, seq_len: 1024}
+trainer: {train_batch_size: 512, per_device_parallelism: 4}
+"""
 ACCELERATE = "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 8\n"
 FILES = {
     "swift.sh": SWIFT,
@@ -274,6 +280,7 @@ FILES = {
     "flagscale.yaml": FLAGSCALE,
     "xtuner.py": XTUNER,
     "prime_rl.toml": PRIME_RL,
+    "levanter.yaml": LEVANTER,
     "areal.yaml": AREAL,
     "roll.yaml": ROLL,
     "internevo.py": INTERNEVO,
@@ -313,6 +320,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "sharding": "fsdp2",
         "recompute": "full",
     },
+    "levanter.yaml": {"program": "Levanter (GPT-2)", "seq_length": 1024, "batch": 512, "micro_batch_size": 4},
     "prime_rl.toml": {"model": "qwen3_1.7b", "gpus": 2, "seq_length": 8192, "batch": 512, "cp": 2, "recompute": "full"},
     "areal.yaml": {
         "model": "qwen2.5_7b",
@@ -642,6 +650,37 @@ def test_sizes_beside_the_name_of_a_model_are_another_model(folder: Path) -> Non
     (folder / "maxtext.yml").write_text(MAXTEXT + "base_num_decoder_layers: 5\n", encoding="utf-8")
     problems = read_experiment(folder / "maxtext.yml", 16).model_problems
     assert "base_num_decoder_layers: 5: another model than llama3.1-70b; give --model" in problems[0].what
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("PrimeIntellect/Qwen3-0.6B-Reverse-Text-SFT", "qwen3_0.6b"),
+        ("/root/Moonlight-16B-A3B-Instruct-INT4", "moonlight_16b"),
+        ("llama2_7b", "llama2_7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1_8b"),
+        ("nvidia/Llama-3.1-8B-Minitron-4B-Width", ""),
+        ("Qwen/Qwen3-Embedding-8B", ""),
+        ("x/Llama-3.2-3B-Instruct-2layers", ""),
+    ],
+)
+def test_a_name_that_begins_with_that_of_a_model_has_its_layers(name: str, preset: str) -> None:
+    found = model_named(name, {})
+    assert (found.name if found else "") == preset
+
+
+@given(st.integers(1, 10**12))
+def test_a_count_may_have_underscores_as_python_has_them(count: int) -> None:
+    assert whole_number(f"{count:_}") == count
+    assert whole_number(f"{count}_") is None
+
+
+def test_a_value_of_another_key_is_filled_in_by_its_place(folder: Path) -> None:
+    nemo = NEMO_1.replace("${model.encoder_seq_length}", "${.encoder_seq_length}")
+    (folder / "nemo_1.yaml").write_text(nemo.replace("encoder_seq_length: 4096", "encoder_seq_length: 8192"))
+    assert read_experiment(folder / "nemo_1.yaml").seq_length == 8192
+    (folder / "nemo_1.yaml").write_text(nemo.replace("${.encoder", "${training.model.encoder"))
+    assert read_experiment(folder / "nemo_1.yaml").seq_length == 4096
 
 
 def test_a_variable_without_a_value_is_named_where_it_counts(folder: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.base.errors import InputError
 from primus_search.launch.read.experiments import read_experiment
 
 COMMAND = (
@@ -79,3 +80,28 @@ def test_a_recipe_in_a_command_that_a_script_writes_is_run(tmp_path: Path) -> No
         ' --num_gpus 8 --micro_batch_size 2\nEOM\n)\necho "$command" > worker.sh\ntorchrun --no-python bash worker.sh\n'
     )
     assert read_experiment(path).row["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "until nvidia-smi; do sleep 2; done",
+        "for (( i = 0; i <= nodes-1; i++ )); do echo $i; done",
+        "while :; do sleep 1; done",
+    ],
+)
+def test_a_loop_that_waits_for_the_machine_ends(tmp_path: Path, loop: str) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(
+        f"nodes=$(( $(nvidia-smi | wc -l) - 2 ))\n{loop}\ntorchrun --nnodes=4 --nproc_per_node=8 train.py {COMMAND}\n"
+    )
+    assert read_experiment(path).world.gpus == 32
+
+
+def test_a_job_of_devices_without_a_hardware_file_is_refused_by_their_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    path.write_text(
+        f"source /usr/local/Ascend/ascend-toolkit/set_env.sh\ntorchrun --nproc_per_node=8 train.py {COMMAND}\n"
+    )
+    with pytest.raises(InputError, match="starts Ascend NPUs, for which no hardware file is"):
+        read_experiment(path)

@@ -58,8 +58,10 @@ def finite(value: Any) -> Any:
     return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-_COUNT = re.compile(r"\d{1,18}")
-"""A count that 64 bits hold. `str.isdigit` takes superscripts, and `int` raises for more than some thousand digits."""
+_COUNT = re.compile(r"(?=\d(?:_?\d){0,17}\Z)[\d_]+")
+"""A count that 64 bits hold, `9_765_625` as Python has it, too.
+
+`str.isdigit` takes superscripts, and `int` raises for more than some thousand digits."""
 
 
 def whole_number(text: str) -> int | None:

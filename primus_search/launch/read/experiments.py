@@ -23,7 +23,7 @@ from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import known_keys
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
@@ -112,6 +112,8 @@ def read_experiment(
 def _opened(path: Path) -> tuple[Path, str]:
     """A file with its text; the script that it wraps as a file beside it (`job.yaml:script`)."""
     text = read_text(path, most=MAX_TABLE_BYTES)
+    if devices := next((what for has, what in key_table("other_files")["devices"] if re.search(has, text)), ""):
+        raise InputError([Problem(shown(path), devices)])
     script = script_in(path, text)
     inside = path.with_name(f"{path.name}:script")
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
@@ -302,6 +304,8 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         found |= _deepspeed_experts(found)
     elif found.get("deepspeed"):
         found.pop("num_experts", None)
+    if found.get("deepspeed") or CONFIG in found:
+        found = {key: value for key, value in found.items() if str(value) not in OF_ITS_FORKS.get(key, ())}
     text = found.pop(WRITTEN, "")
     name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name
@@ -335,6 +339,12 @@ def _deepspeed_experts(found: Settings) -> dict[str, Any]:
     }
 
 
+OF_ITS_FORKS = {
+    "tokenizer_type": ("PretrainedFromHF", "HFTokenizer", "DistributedSentencePiece"),
+    "position_embedding_type": ("alibi",),
+}
+"""Values of Megatron-DeepSpeed alone that change neither time nor memory (bigscience-workshop/Megatron-DeepSpeed
+megatron/arguments.py): a tokenizer, positions that hold no parameters."""
 OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}
 """Keys of DeepSpeed's JSON and the arguments that they stand in for."""
 
@@ -477,7 +487,13 @@ def _typed(value: Any) -> Any:
 def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model that a list of arguments sizes, and why there is none."""
     if "num_layers" not in found and not any(found.get(key) for key in PATTERNS):
-        return None, (Problem(shown(path), "names no model: num_layers is missing"),)
+        has_encoder = any(key in found for key in ("encoder_num_layers", "decoder_num_layers"))
+        what = (
+            "sizes an encoder and a decoder (T5), which are not modelled"
+            if has_encoder
+            else "names no model: num_layers is missing"
+        )
+        return None, (Problem(shown(path), what),)
     # What makes layers of another kind is read or refused, never left out.
     known = model_keys() | CONSTANT_KEYS | {"tensor_model_parallel_size"}
     sizes = {key: _typed(value) for key, value in found.items() if key in known}

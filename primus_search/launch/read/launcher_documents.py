@@ -19,21 +19,25 @@ ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
 MOST_PARENTS = 8
 _TAG = re.compile(r"(?<=[\s:])!\w{1,40}(?=\s)")
 """A tag that a launcher's own loader reads (`!include`)."""
-_NAMED = re.compile(r"\$\{([A-Za-z_][\w.]{0,200})\}")
-"""The value of another key of a document."""
+_NAMED = re.compile(r"\$\{(\.?[A-Za-z_][\w.]{0,200})\}")
+"""The value of another key of a document; behind a dot one of the same section."""
 
 
 def settings_of(path: Path, text: str) -> dict[str, Any]:
     """The keys of a document with dots between sections, over those of the documents that it changes."""
     given = _settings(path, text, 0)
     for _ in range(MOST_PARENTS):
-        given = {key: _filled(value, given) for key, value in given.items()}
+        given = {key: _filled(key, value, given) for key, value in given.items()}
     return given
 
 
-def _filled(value: Any, given: Mapping[str, Any]) -> Any:
+def _filled(key: str, value: Any, given: Mapping[str, Any]) -> Any:
     found = _NAMED.fullmatch(value) if isinstance(value, str) else None
-    return given.get(found[1].replace("-", "_"), value) if found else value
+    if not found:
+        return value
+    section = key.rpartition(".")[0] if found[1][0] == "." else ""
+    name = (section + found[1]).removeprefix("." * (not section)).replace("-", "_")
+    return given.get(name, given.get(name.partition(".")[2], value))  # of a document that Hydra puts under a group
 
 
 def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from primus_search.launch.read.launcher_table import Launcher
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.models.model_files import load_model
 from primus_search.models.presets import load_preset, presets
+from primus_search.models.tokenizers import vocabulary_of
 from primus_search.values.machine.framework import ANY, Settings
 from primus_search.values.model import Model
 
@@ -28,7 +29,9 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
     fields = {k.removeprefix(f"{launcher.config}."): v for k, v in given.items() if k.startswith(f"{launcher.config}.")}
     named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
     if launcher.config and fields and (_family(launcher, fields) or not named):
-        return _of_config(path, launcher, fields)
+        stated = {**launcher.defaults, **given}
+        tokenizer = next((str(stated[key]) for key in launcher.tokenizer if stated.get(key)), "")
+        return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
     resized = next((key for key in given if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
     if resized:
         what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
@@ -70,8 +73,8 @@ def fitting(model: Model | None, found: Settings, *, is_given: bool) -> Model | 
 
 def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     """The preset that a name of the hub, or the last folder of a path, stands for; None where none does."""
-    if name in own:
-        return load_preset(own[name]).model
+    if (preset := own.get(name, name)) in presets():
+        return load_preset(preset).model
     tail = name.strip().rstrip("/").rpartition("/")[2].lower()
     tails = {t.rpartition("/")[2].lower(): preset for preset in presets().values() for t in preset.tokenizers}
     tails |= {_KIND.sub("", tail): preset for tail, preset in tails.items() if _KIND.sub("", tail) not in tails}
@@ -107,7 +110,9 @@ def language_part(name: str) -> str:
     return parts.get(_KIND.sub("", name.strip().rstrip("/").rpartition("/")[2].lower()), "")
 
 
-def _of_config(path: Path, launcher: Launcher, fields: dict[str, Any]) -> tuple[Model | None, tuple[Problem, ...]]:
+def _of_config(
+    path: Path, launcher: Launcher, fields: dict[str, Any], vocabulary: int | None
+) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model of fields that stand in the file as in a config.json."""
     from primus_search.models import huggingface  # every family of models: presets need none of them
 
@@ -118,7 +123,8 @@ def _of_config(path: Path, launcher: Launcher, fields: dict[str, Any]) -> tuple[
         return None, (Problem(shown(path), what),)
     kept = {k: v for k, v in fields.items() if not any(fnmatchcase(k, one) for one in launcher.config_drops)}
     kept = {launcher.config_renamed.get(k, k): v for k, v in kept.items()}
-    data = {"model_type": family} | {k: plain(v) if isinstance(v, str) else v for k, v in kept.items()}
+    data = {"model_type": family} | ({"vocab_size": vocabulary} if vocabulary else {})
+    data |= {k: plain(v) if isinstance(v, str) else v for k, v in kept.items()}
     try:
         return replace(huggingface.from_document(Document(shown(path), data)), name=path.stem), ()
     except InputError as error:

@@ -25,7 +25,8 @@ class Launcher:
     model, models  the keys that name its model; its own names of presets
     sizes        keys that make it another model than it is called
     config       the key below which the fields of a config.json stand; `config_of`: the switch (`key=value`) that names
-                 its family; `config_renamed`, `config_drops`: its own names of fields, and those without an effect
+                 its family; `config_renamed`, `config_drops`: its own names of fields, and those without an effect;
+                 `tokenizer`: keys of the one whose vocabulary counts where the fields have none
     nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
     parts        settings inside the text of a key's value, as named groups of a pattern: `key.group`
     prefixes, own  sections whose keys have the contract's own names; single keys that have them
@@ -55,6 +56,7 @@ class Launcher:
     config_of: Mapping[str, str] = field(default_factory=dict)
     config_renamed: Mapping[str, str] = field(default_factory=dict)
     config_drops: tuple[str, ...] = ()
+    tokenizer: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     per_node: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()

@@ -199,6 +199,7 @@ class Script:
         self.variables.number(first)
         for word in listed if is_for and not is_counted else [""] * MOST_STEPS:
             self.variables.values |= {node.words[0]: word} if is_for and not is_counted else {}
+            before = None if is_for else (dict(self.variables.values), list(self.variables.arguments))
             if is_counted and not self._counted(test, node.at):
                 return
             if not is_for and self._run(node.blocks[0], asks=True) is (node.words[0] == "until"):
@@ -210,6 +211,8 @@ class Script:
                     return
                 if leave.word != "continue":
                     raise
+            if before == (self.variables.values, self.variables.arguments) or (is_counted and node.at in self.guesses):
+                return  # it waits for the machine, or ends where only the machine knows
             self.variables.number(step)
 
     def _guess(self, at: int, answer: int, others: tuple[int, ...]) -> int:
