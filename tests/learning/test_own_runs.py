@@ -110,7 +110,7 @@ def test_a_torchtitan_run_that_the_memory_margin_leaves_out_is_ranked(tmp_path: 
     ran("learn", log, "--model", model, "--as", "mine", "--into", tmp_path / "sites")
     job = {"model": str(model), "hardware": "b200", "nodes": 1, "framework": "torchtitan"}
     workload = {"seq_length": 128, "global_batch_size": 1280}
-    space = {"pp": 1, "cp": 1, "fp8": "none"}
+    space = {"tp": [1, 2], "pp": 1, "cp": 1, "fp8": "none"}
     rows = searched(tmp_path, tmp_path / "sites" / "mine.yaml", space, **job, workload=workload)
     (own,) = [row for row in rows if row["time_evidence"] == "run"]
     assert (own["tp"], own["micro_batch_size"], own["memory_verdict"]) == ("1", "160", "FITS")
