@@ -111,31 +111,18 @@ def learn_stack(
     everywhere += [replace(one, settings=settings) for each in clusters[:MOST_DEVICES] for one in usual(each)]
     posterior = posterior.leading()
     lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
-    rows = mixtures.rows_of(everywhere)
-    groups = rows.groups
-    rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
-    peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     likely = int(np.argmax(posterior.weights))
     chosen = posterior.hypotheses[likely].varied(varied)
     stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + posterior.moved[likely]), runs)
-    own_rates, own_peaks = mixtures.log_rates(stack, everywhere), mixtures.log_peaks(stack, everywhere)
+    own_rates = mixtures.log_rates(stack, everywhere)
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
     taught = [mixtures.group_of(run.job) for run in rated.values()]
     measured = np.log([run.tokens_per_s_per_gpu for run in rated.values()])
     shared = mixtures.shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)])
     unexplained = float(np.sqrt(np.mean(np.square(shared.left)))) if rated else float("nan")
+    parts = _parts(lines[likely].slopes[list(rated)], posterior, likely, shared) if rated else {}
     wide = _widened(unexplained)
-    slopes = lines[likely].slopes[list(rated)]
-    parts = _parts(slopes, posterior, likely, shared) if rated else {}
-    bands: dict[str, ErrorBand] = {}
-    for kind, is_moe in (("dense", False), ("moe", True)):
-        members = np.array([one.is_moe is is_moe for one in groups])
-        count = sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _around(math.exp(posterior.shift), _band(software, own_rates, members, count, wide))
-    for group, error in zip(posterior.groups, shared.groups.tolist(), strict=True):
-        found = _band(rates, own_rates, _of_group(groups, group), taught.count(group), wide)
-        bands[own_regime(group.shape, group.device)] = _around(math.exp(posterior.shift + error), found)
-    bands[MEMORY] = _band(peaks, own_peaks, np.ones(len(groups), np.bool_), len(posterior.peak_errors[likely]))
+    bands = _bands(posterior, lines, everywhere, stack, own_rates, shared.groups.tolist(), taught, wide)
     own_runs = {
         run.id: OwnRun(regime=own_regime(group.shape, group.device), place=tuple(place), ratio=ratio)
         for run, group, place, ratio in zip(
@@ -152,6 +139,38 @@ def learn_stack(
         parts=parts,
         doubt=doubt,
     )
+
+
+def _bands(
+    posterior: Posterior,
+    lines: Sequence[mixtures.Lines],
+    everywhere: Sequence[mixtures.Reference],
+    stack: Stack,
+    own_rates: Floats,
+    errors: Sequence[float],
+    taught: Sequence[RunGroup],
+    wide: float,
+) -> dict[str, ErrorBand]:
+    """Error bands of the stack by family, by model and device of the runs, and of memory; geometric means over usual
+    jobs.
+
+    own_rates  of the stack everywhere   errors  what the groups of runs have in common   taught  group of every run
+    """
+    rows, bands = mixtures.rows_of(everywhere), dict[str, ErrorBand]()
+    groups = rows.groups
+    rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
+    peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
+    for kind, is_moe in (("dense", False), ("moe", True)):
+        members = np.array([one.is_moe is is_moe for one in groups])
+        count = sum(one.is_moe is is_moe for one in taught)
+        bands[kind] = _around(math.exp(posterior.shift), _band(software, own_rates, members, count, wide))
+    for group, error in zip(posterior.groups, errors, strict=True):
+        members = np.array([one == group for one in groups])
+        found = _band(rates, own_rates, members, taught.count(group), wide)
+        bands[own_regime(group.shape, group.device)] = _around(math.exp(posterior.shift + error), found)
+    peaks_seen = len(posterior.peak_errors[int(np.argmax(posterior.weights))])
+    bands[MEMORY] = _band(peaks, mixtures.log_peaks(stack, everywhere), np.ones(len(groups), np.bool_), peaks_seen)
+    return bands
 
 
 HOST = ("host_launch_s", "host_moe_s", "host_sync_s", "pass_s", "step_s")
@@ -176,10 +195,6 @@ def variant_settings(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     """What the variants of all runs have otherwise than their stacks' files."""
     each = [run.cluster.stack.varied.items() for run in runs]
     return {field: value for field, value in (each[0] if each else ()) if all((field, value) in one for one in each)}
-
-
-def _of_group(groups: Sequence[RunGroup], one: RunGroup) -> Bools:
-    return np.array([group == one for group in groups])
 
 
 DOUBTED = 0.05
