@@ -122,8 +122,10 @@ def _started(space: "Space") -> "tuple[Candidates | None, list[str]]":
 
 def _per_node(sets: list[str]) -> int:
     """GPUs per node that `--set gpus_per_node=N` gives; 0 where it is left out, or for the space to refuse."""
-    given = [text.partition("=")[2].strip() for text in sets if text.partition("=")[0].strip() == "gpus_per_node"]
-    return int(given[-1]) if given and given[-1].isdecimal() and len(given[-1]) < 6 else 0
+    from primus_search.declare.overrides import set_values
+
+    given = set_values(sets).get("gpus_per_node", "")
+    return int(given) if given.isdecimal() and len(given) < 6 else 0
 
 
 def _recipe(name: str) -> Path:
@@ -152,6 +154,7 @@ def _of_row(row: str) -> "tuple[Space, Candidates]":
 
 def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | None, framework: str) -> "Space":
     """A space of one candidate: every axis at its plain value unless set."""
+    from primus_search.declare.overrides import set_values
     from primus_search.declare.space_file import make_space
     from primus_search.files.hardware_files import load_hardware
 
@@ -159,12 +162,12 @@ def _space(model: str, hardware: str, nodes: int, sets: list[str], stack: str | 
         gpus = max(nodes, 1) * load_hardware(hardware).network.gpus_per_node
     except InputError:
         gpus = 1  # said below, with all else that is wrong
-    chunks = dict(text.partition("=")[::2] for text in sets).get("vpp", "1")
+    chunks = set_values(sets).get("space.vpp", "1")
     data: dict[str, Any] = {
         "model": model,
         "hardware": hardware,
         "workload": {"seq_length": DEFAULT_SEQUENCE, "global_batch_size": DEFAULT_SAMPLES_PER_GPU * gpus},
-        "space": _plain() | {"schedule": "1f1b" if chunks.strip() in ("1", "") else "interleaved"},
+        "space": _plain() | {"schedule": "1f1b" if chunks in ("1", "") else "interleaved"},
         "search": {"memory_margin": 0.0},
     }
     data |= {"stack": stack} if stack is not None else {}

@@ -83,6 +83,12 @@ def _from_sets(sets: Sequence[str], problems: list[Problem]) -> Iterator[_Given]
                 problems += [Problem(origin, problem.what) for problem in error.problems]
 
 
+def set_values(sets: Sequence[str]) -> dict[str, str]:
+    """What `--set` gives as text, by the dotted key of a space file, or by a name that is none; the last one wins."""
+    pairs = ([part.strip() for part in text.partition("=")[::2]] for text in sets)
+    return {".".join(map(str, key_path(name) or (name,))): value for name, value in pairs}
+
+
 def key_path(name: str) -> Keys | None:
     """The key of a space file that a dotted name or a bare axis, workload or search name stands for."""
     name = axis_name(name)

@@ -3,7 +3,7 @@
 packing_in({"packing": True, "max_length": 8192}, keys)      # {"packing": "token_budget"}
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,9 +62,8 @@ def full_rows(workload: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"{LENGTHS} = 0; {how}; --set {LENGTHS}=lengths.txt",)
 
 
-def with_lengths(workload: Mapping[str, Any], sets: Sequence[str]) -> dict[str, Any]:
-    """The values of a workload without packing where `--set` gives no lengths to pack; balance needs several."""
-    given = {name.strip(): value.strip() for name, _, value in (text.partition("=") for text in sets)}
+def with_lengths(workload: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """The values of a workload without packing where no lengths to pack are `given`; balance needs several."""
     lengths = given.get(LENGTHS, "0")
     is_number = lengths.replace(".", "", 1).isdecimal()
     if is_number and not float(lengths):

@@ -7,6 +7,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.units import GIB
+from primus_search.declare.overrides import set_values
 from primus_search.declare.space_file import make_space
 from primus_search.declare.variants import stack_fields
 from primus_search.files.device_memory import with_memory
@@ -46,8 +47,9 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     """The space of one candidate of an experiment. Raises `InputError` where its batch or sequence is not given."""
     experiment = begun.experiment
     sets, rows = _without_vocabulary(sets)
+    given = set_values(sets)
     own = with_memory(load_hardware(begun.hardware), experiment.device_bytes)
-    if own.notes and not any(text.startswith("hardware.hbm_") for text in sets):
+    if own.notes and not any(key.startswith("space.hardware.hbm_") for key in given):
         sets = [f"hardware.hbm_GiB={own.accelerator.hbm_bytes / GIB:.2f}", *sets]
     if rows is not None and experiment.model is not None:
         padded = vocabulary(rows, VOCAB_MULTIPLE)
@@ -55,8 +57,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         experiment = replace(experiment, model=model)
     row = dict(experiment.row)
     missing = [n for n in ("seq_length", "global_batch_size") if experiment.__getattribute__(n) is None]
-    given = {text.partition("=")[0].strip().removeprefix("workload.") for text in sets}
-    if [name for name in missing if name not in given]:
+    if [name for name in missing if f"workload.{name}" not in given]:
         what = f"does not set {' and '.join(missing)}; add {' '.join(f'--set {name}=N' for name in missing)}"
         raise InputError([Problem(str(experiment.path), what)])
     data: dict[str, Any] = {
@@ -67,7 +68,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "workload": {
             "seq_length": experiment.seq_length or 1,
             "global_batch_size": experiment.global_batch_size or 1,
-            **with_lengths(experiment.workload, sets),
+            **with_lengths(experiment.workload, given),
             **workload_settings(experiment.tuning, experiment.model),
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
@@ -85,7 +86,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
     problems = refused(release, experiment.written, begun.world, device)
-    if problems and not any(text.partition("=")[0].strip() in AXES for text in sets):
+    if problems and not any(f"space.{axis}" in given for axis in AXES):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])
     make = partial(
@@ -97,7 +98,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         model=experiment.model,
         is_started=True,
     )
-    set_by_user = stack_fields(text.partition("=")[0] for text in sets)
+    set_by_user = stack_fields(key.removeprefix("space.") for key in given)
     decided = {name: value for name, value in experiment.numbers.items() if name not in set_by_user}
     space = _with_numbers(make(data), decided)
     if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):

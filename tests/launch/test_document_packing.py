@@ -137,6 +137,7 @@ def test_a_file_is_packed_as_its_launcher_packs_it(tmp_path: Path, name: str) ->
         assert packing in said[0] and "--set workload.document_length=lengths.txt" in said[0]
         known = space_of(begun, [LENGTHS], None, framework).workload
         assert known.packing == packing and known.lengths is not None
+        assert space_of(begun, [LENGTHS.removeprefix("workload.")], None, framework).workload == known
 
 
 def test_rows_that_ranks_are_dealt_by_their_tokens_are_balanced(tmp_path: Path) -> None:
