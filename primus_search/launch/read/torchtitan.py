@@ -130,8 +130,9 @@ def _within_budget(share: Any) -> str:
 
 def _sharding(found: Settings, defaults: Settings, row: Mapping[str, Any], world: int) -> dict[str, Any]:
     copies, shard = _copies(found), whole(SHARDS, _get(found, defaults, SHARDS))
-    shard = world // (_ranks(row) * copies) if shard < 0 else shard
-    return sharded(copies, shard * row.get("cp", 1)) if shard * row.get("cp", 1) > 1 else {"sharding": "none"}
+    shard = (world // (_ranks(row) * copies) if shard < 0 else shard) * row.get("cp", 1)
+    is_wrapped = shard > 1 or (copies == 1 and MODE not in defaults)  # 0.3.0 wraps a single rank as well
+    return sharded(copies, shard) if is_wrapped else {"sharding": "none"}
 
 
 def _copies(found: Settings) -> int:
