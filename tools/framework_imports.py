@@ -46,7 +46,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.packages = packages
 
     def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
-        if fullname.partition(".")[0] not in self.packages:
+        if not f"{fullname}.".startswith(tuple(f"{one}." for one in self.packages)):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 

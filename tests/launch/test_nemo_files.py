@@ -1,6 +1,7 @@
 """NeMo's scripts are read by Hydra, which Megatron-Bridge parses its overrides with, and name fields that it has."""
 
 import dataclasses
+import datetime
 import re
 import shlex
 from dataclasses import replace
@@ -14,8 +15,9 @@ from primus_search.declare import make_space
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
+from primus_search.values.machine.state_formats import is_stacks_own
 from tests.support.judge.checkouts import needs, sources
-from tests.support.launched import jobs
+from tests.support.launched import jobs, verdicts
 from tools.class_fields import Sources
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
@@ -35,10 +37,10 @@ def overrides(text: str) -> dict[str, Any]:
     return {one.key_or_group: one.value() for one in parsed}
 
 
-def nemo_jobs(model: str, count: int, framework: str = "nemo") -> list[LaunchJob]:
+def nemo_jobs(model: str, count: int, framework: str = "nemo", seed: int = 1) -> list[LaunchJob]:
     space = {"model": model, "hardware": "h100", "nodes": 16, "framework": framework,
              "workload": {"seq_length": 8192, "global_batch_size": 512}}  # fmt: skip
-    return list(jobs(make_space(space, name=model), count))
+    return list(jobs(make_space(space, name=model), count, seed))
 
 
 @pytest.mark.daily(3)
@@ -72,14 +74,14 @@ def test_what_a_candidate_has_off_is_written_off() -> None:
 
 @pytest.mark.parametrize(
     ("release", "dataset", "needs"),
-    [("", "mock", "Megatron-Bridge v0.6.0 (container 26.08)"), ("@26.08", "mock", "NeMo Megatron-Bridge 26.08"),
+    [("", "", "Megatron-Bridge v0.6.0 (container 26.08)"), ("@26.08", "", "NeMo Megatron-Bridge 26.08"),
      ("@26.06", "llm-pretrain-mock", "NeMo Megatron-Bridge 26.06"), ("@25.11", "llm-pretrain-mock", "25.11")],
 )  # fmt: skip
 def test_a_script_names_its_release_and_the_dataset_of_that_release(release: str, dataset: str, needs: str) -> None:
-    """Choices of `--dataset`: scripts/training/run_recipe.py of Megatron-Bridge v0.5.1 and v0.6.0."""
+    """Choices of `--dataset`: scripts/training/run_recipe.py of v0.5.1; v0.6.0 refuses it for benchmarks."""
     job = nemo_jobs("llama3.1_8b", 1, f"nemo{release}")[0]
     text = launch_files(job).texts["nemo.sh"]
-    assert f" --dataset {dataset} " in text
+    assert re.findall(r"--dataset (\S+)", text) == ([dataset] if dataset else [])
     assert needs in next(line for line in text.splitlines() if line.startswith("# Needs: "))
 
 
@@ -95,10 +97,12 @@ def test_hybrid_stacks_are_written_in_fields_of_their_provider() -> None:
         assert found - fields == set()
 
 
-def test_formats_that_a_recipe_of_the_model_keeps_are_to_be_set_in_it() -> None:
+def test_formats_of_gradients_and_the_optimizer_are_set_whatever_the_recipe_has() -> None:
     """DeepSeek-V3's recipe has BF16 moments and gradients (bridge/recipes/deepseek/h100/deepseek_v3.py)."""
-    lines = [launch_files(nemo_jobs(model, 1)[0]).texts["nemo.sh"] for model in ("deepseek_v3", "llama3.1_8b")]
-    assert ["exp_avg_dtype=float32" in text for text in lines] == [True, False]
+    found = overrides(launch_files(nemo_jobs("deepseek_v3", 1)[0]).texts["nemo.sh"])
+    assert found["optimizer.exp_avg_dtype"] == found["optimizer.main_params_dtype"] == "torch.float32"
+    assert found["optimizer.use_precision_aware_optimizer"] is False
+    assert found["mixed_precision"]["grad_reduce_in_fp32"] is False
 
 
 @pytest.mark.parametrize(
@@ -111,7 +115,6 @@ def test_formats_that_a_recipe_of_the_model_keeps_are_to_be_set_in_it() -> None:
 def test_a_difference_to_a_recipe_is_read_as_the_candidate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, recipe: str
 ) -> None:
-    """Number formats of the optimizer, which no override names, are compared by the line that says them."""
     monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
     for job in nemo_jobs(model, 12):
         texts = [launch_files(one).texts["nemo.sh"] for one in (job, replace(job, recipe=recipe))]
@@ -119,9 +122,33 @@ def test_a_difference_to_a_recipe_is_read_as_the_candidate(
         assert overrides(texts[1]).items() <= overrides(texts[0]).items()
         (tmp_path / "nemo.sh").write_text(texts[1], encoding="utf-8")
         read = read_experiment(tmp_path / "nemo.sh", 128)
-        formats = {"state_format": read.row["state_format"]}
-        assert {**read.row, **formats} == {**job.row, **formats}
+        own = {"state_format": "stack"} if is_stacks_own(job.cluster.stack, read.row["state_format"]) else {}
+        assert {**read.row, **own} == job.row
         assert (read.model, read.seq_length, read.global_batch_size) == (job.model, 8192, 512)
+
+
+@needs("nemo@26.08")
+@pytest.mark.slow
+def test_bridge_itself_starts_exports_over_recipes_of_both_kinds_and_differences_to_them(tmp_path: Path) -> None:
+    """Its parser, recipes, overrides and checks; every override is what it trains with."""
+    files = []
+    for model, names in RECIPES.items():
+        for number, job in enumerate(nemo_jobs(model, 2 * len(names), seed=datetime.date.today().toordinal())):
+            name = names[number % len(names)]
+            for recipe in ("", name):
+                text = launch_files(replace(job, recipe=recipe)).texts["nemo.sh"]
+                files.append(tmp_path / f"{model}_{number}_{recipe}.sh")
+                files[-1].write_text(text.replace("set -euo", f"RECIPE={name}_config\nset -euo", 1), encoding="utf-8")
+    assert [one for one in verdicts("nemo@26.08", files) if not one["accepted"]] == []
+
+
+RECIPES = {
+    "qwen3_30b_a3b": ("qwen3_30b_a3b_pretrain", "qwen3_30b_a3b_pretrain_16gpu_h100_bf16"),
+    "gpt_oss_20b": ("gpt_oss_20b_pretrain",),
+    "llama3_8b": ("llama3_8b_pretrain", "llama3_8b_pretrain_8gpu_h100_fp8cs"),
+    "deepseek_v3": ("deepseek_v3_pretrain", "deepseek_v3_pretrain_1024gpu_h100_fp8sc"),
+}
+"""Recipes of the library, and those of benchmarks, by our name of their model."""
 
 
 def test_a_recipe_of_another_model_or_none_is_refused() -> None:

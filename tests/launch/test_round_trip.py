@@ -30,8 +30,12 @@ from primus_search.values.workload import Workload
 from tests.support.launched import jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
-             "torchtitan@0.2.2": "torchtitan.toml"}  # fmt: skip
-HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100", "torchtitan@0.2.2": "h100"}
+             "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
+HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100", "torchtitan@0.2.2": "h100",
+            "nemo": "h100"}  # fmt: skip
+RECIPES = {"plain": "llama3_8b_pretrain", "scaled": "llama31_8b_pretrain", "tied": "qwen3_8b_pretrain",
+           "experts": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16", "latent": "deepseek_v3_pretrain"}  # fmt: skip
+"""A recipe of Megatron-Bridge with each model's kinds of layers; every size and setting of its own is overridden."""
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 3072,
@@ -195,6 +199,14 @@ def nameless(model: Model) -> Model:
 
 def scaling(model: Model) -> dict[str, object]:
     return {key: float(v) if isinstance(v, int) else v for key, v in model.constants.scaling.items()}
+
+
+@pytest.fixture(autouse=True)
+def of_bridge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script of Megatron-Bridge takes from its environment."""
+    monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
+    if (model := request.node.callspec.params.get("model") if hasattr(request.node, "callspec") else None) in RECIPES:
+        monkeypatch.setenv("RECIPE", f"{RECIPES[model]}_config")
 
 
 @pytest.mark.parametrize("framework", MAIN_FILE)

@@ -284,7 +284,10 @@ def test_a_script_that_runs_a_recipe_is_the_recipe_with_its_overrides(tmp_path: 
             ("llama3_8b", "llama3_9b"),
             "llama3_9b_pretrain_config is no recipe of Megatron-Bridge that is known; did you",
         ),
-        (("model.seq_length", "model.num_layers"), "num_layers: another model than that of llama3_8b_pretrain_config"),
+        (
+            ("llama3_8b_pretrain_config \\\n", "exaone4_1p2b_pretrain_config model.num_layers=8 \\\n"),
+            "num_layers: another model than that of exaone4_1p2b_pretrain_config",
+        ),
         (("${TP:-2}", "$(nvidia-smi)"), "depends on "),
     ],
 )
@@ -294,6 +297,15 @@ def test_a_recipe_that_is_not_read_whole_is_refused(changes: tuple[str, str], wh
     with pytest.raises(InputError) as caught:
         read_experiment(script)
     assert what in str(caught.value)
+
+
+def test_a_model_that_overrides_resize_is_the_recipes_with_those_sizes(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(RECIPE.replace("model.seq_length=4096", "model.num_layers=8 model.layernorm_epsilon=1e-6"))
+    resized, usual = read_experiment(script).model, read_experiment(Path("llama3_8b_pretrain_config"), 16).model
+    assert resized is not None and usual is not None
+    assert (resized.num_layers, resized.constants.norm_epsilon) == (8, 1e-6)
+    assert (resized.hidden, resized.vocab_size) == (usual.hidden, usual.vocab_size)
 
 
 def test_a_vocabulary_is_padded_for_the_tensor_parallel_degree(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ def test_weights_that_are_not_sharded_are_not_gathered_in_fp8() -> None:
     assert "--fp8-param-gather" not in text_of("megatron", fp8="hybrid", sharding="none")
 
 
-def test_a_recipe_brings_its_own_gathering_in_fp8() -> None:
-    assert "fp8_param_gather" not in text_of("nemo", fp8="hybrid", sharding="distributed_optimizer")
+def test_the_precision_of_bridge_says_whether_weights_are_gathered_in_fp8() -> None:
+    texts = [text_of("nemo", fp8="hybrid", sharding=one) for one in ("distributed_optimizer", "none")]
+    assert ["fp8_param_gather:true" in text for text in texts] == [True, False]
 
 
 @pytest.mark.parametrize(("hardware", "is_said"), [("mi300x", True), ("h100", False)])

@@ -28,6 +28,8 @@ from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
+from primus_search.models.megatron_arguments import megatron_keys
+from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
@@ -92,14 +94,14 @@ def of_recipe(
     if model is None and recipe.model[:1] == "(":
         raise ValueError(f"{recipe.model[1:-1]} of {one.name} is not modelled; give --model a preset or a config.json")
     changed, _ = translated(framework, one.overrides)
-    sizes = sorted(k for k in model_keys() & changed.keys() if not same(changed[k], recipe.settings.get(k)))
-    if sizes and model is None:
-        raise ValueError(f"{', '.join(sizes)}: another model than that of {one.name}; give --model its config.json")
-    model = model or _resized(model_of_tokenizer(recipe.model), recipe.settings)
+    own: Settings = {}
+    if model is None:
+        model, own = _resized(recipe, changed, one.name)
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
-    settings, adapters = {**of_length, **recipe.settings, **changed}, keys_of(framework)
+    kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
+    settings, adapters = {**of_length, **own, **kept, **changed}, keys_of(framework)
     tuning = tuning_in(settings, adapters) or (SFT if _TUNED.search(one.name) else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
@@ -112,9 +114,22 @@ def of_recipe(
     return replace(read, model_problems=(Problem(path.name, what),))
 
 
-def _resized(model: Model | None, settings: Settings) -> Model | None:
-    fields: dict[str, Any] = {name: settings[key] for key, name in RESIZED.items() if key in settings}
-    return replace(model, **fields) if model and fields else model
+def _resized(recipe: Recipe, changed: Settings, name: str) -> tuple[Model | None, Settings]:
+    """The model of a recipe, or the settings that size it where a command changes some of them.
+
+    What no override names stays the recipe's: functions, kinds of layers. Raises ValueError for one
+    whose model no preset is.
+    """
+    model = model_of_tokenizer(recipe.model)
+    fields: dict[str, Any] = {field: recipe.settings[key] for key, field in RESIZED.items() if key in recipe.settings}
+    model = replace(model, **fields) if model and fields else model
+    own = megatron_keys(model) if model else {}
+    known = (model_keys() | CONSTANT_KEYS) & changed.keys()
+    sizes = sorted(key for key in known if not same(changed[key], own.get(key, recipe.settings.get(key))))
+    if sizes and model is None and recipe.model:
+        raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
+    own["vocab_size"] = own.pop("padded_vocab_size", None)
+    return (None, own) if sizes else (model, {})
 
 
 def started_in(text: str, folder: Path) -> NamedRecipe:
@@ -129,7 +144,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
         overrides = {
-            _setting(found[1], found[2]): written(found[3].strip(QUOTES))
+            _setting(found[1], found[2]): written(found[3].strip(QUOTES).removeprefix("torch."))
             for word in words
             if (found := _OVERRIDE.fullmatch(word))
         }
@@ -154,15 +169,22 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
 
 
 def _precision(words: Sequence[str]) -> dict[str, Any]:
-    """The settings of the precision that `mixed_precision=NAME` names; ValueError for a name that is not read."""
+    """The settings of `mixed_precision=`, a name or fields; ValueError for a name that is not read."""
     name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("mixed_precision=")), "")
     if not name:
         return {}
+    if name[:1] == "{":
+        fields = _FIELD.findall(re.sub(r"\{[^{}]*\}", "", name[1:-1]))
+        return {**UNSCALED, "fp8_param_gather": False, **{key: written(value) for key, value in fields}}
     known = key_table(COMMANDS)["mixed_precision"]
     if name not in known:
         raise ValueError(f"mixed_precision={name}: a precision that is not read{did_you_mean(name, known)}")
-    given = load_framework("nemo").spellings["fp8"].values[known[name]]
-    return {"fp8": given.get("fp8_format"), "fp4": given.get("fp4_format"), "fp8_recipe": given.get("fp8_recipe")}
+    return {**UNSCALED, **load_framework("nemo").spellings["fp8"].values[known[name]]}
+
+
+UNSCALED: Settings = {"fp8_format": None, "fp4_format": None, "fp8_recipe": None, "fp4_recipe": None}
+_FIELD = re.compile(r"(\w+):([^,{}]+)")
+"""A field of a mapping in Hydra's grammar that is none itself."""
 
 
 def _setting(section: str, name: str) -> str:

@@ -6,7 +6,7 @@ and docs/megatron-lm-to-megatron-bridge.md (which Megatron argument is which fie
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +14,22 @@ from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
-from primus_search.launch.contract import same
+from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.read.recipes import COMMANDS, Recipe, recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
-from primus_search.models.presets import presets
 from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 
-FP8_ATTENTION = "fp8_dot_product_attention"
-OF_PRECISION = ("fp8_format", "fp8_recipe", "fp4_format", "fp4_recipe", FP8_ATTENTION, "fp8_param_gather",
-                "reuse_grad_buf_for_mxfp8_param_ag")  # fmt: skip
+OF_PRECISION: Mapping[str, str] = {
+    "fp8_format": "fp8", "fp8_recipe": "fp8_recipe", "fp4_format": "fp4", "fp4_recipe": "fp4_recipe",
+    "fp8_dot_product_attention": "fp8_dot_product_attention", "fp8_param_gather": "fp8_param_gather",
+    "reuse_grad_buf_for_mxfp8_param_ag": "reuse_grad_buf_for_mxfp8_param_ag",
+}  # fmt: skip
+"""Arguments that `mixed_precision` has, which wins over the model, the optimizer and their buffers, and its fields."""
 
 
 def overrides(job: LaunchJob) -> dict[str, Any]:
@@ -36,13 +39,13 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     renamed, opposites = spelling["renamed"], spelling["opposites"]
     left_out = spelling["of_gpt"] if job.model.is_single_block else []
     off = {key: value for key, value in spelling["off"].items() if key not in left_out}
-    found: dict[str, Any] = off | _precision(job.row["fp8"], said)
+    found: dict[str, Any] = off | {"mixed_precision": _precision(said)}
     found["model.num_query_groups"] = job.model.num_kv_heads
     for name, value in said.items():
         ours = renamed.get(name, name)
         if name in opposites:
             found |= dict.fromkeys(opposites[name], False)
-        elif ours is not None and name not in OF_PRECISION:
+        elif ours is not None and name not in (*OF_PRECISION, REDUCED):
             section = next((section for section, names in spelling["sections"].items() if name in names), "model")
             found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
     found["dataset.seq_length"] = job.workload.seq_length
@@ -70,7 +73,7 @@ def difference(job: LaunchJob) -> dict[str, Any]:
     return {
         key: value
         for key, value in overrides(job).items()
-        if key not in sizes and not same(_of_recipe(recipe, key, table["off"]), value)
+        if key in table["always"] or (key not in sizes and not same(_of_recipe(recipe, key, table["off"]), value))
     }
 
 
@@ -93,23 +96,22 @@ def _of_recipe(recipe: Recipe, key: str, off: Mapping[str, Any]) -> Any:
     """What a recipe has for a field: what it assigns, else what is off, else what equals nothing."""
     last = key.rpartition(".")[2]
     if key == "mixed_precision":
-        return precision_name(_precision_word(recipe.settings))
+        return _precision(translated(load_framework("nemo"), recipe.settings)[0])
     return recipe.settings.get(OTHER_NAMES.get(last, last), off.get(key, MISSING))
 
 
-def _precision_word(settings: Mapping[str, Any]) -> str:
-    """Our word for the precision that a recipe assigns."""
-    formats = [settings.get(name) for name in ("fp8", "fp4")]
-    if not any(formats):
-        return "none"
-    given = load_framework("nemo").spellings["fp8"].values
-    name = "fp4_recipe" if formats[1] else "fp8_recipe"
-    return next((word for word, one in given.items() if same(one.get(name, MISSING), settings.get(name))), "")
+def _precision(said: Settings) -> dict[str, Any]:
+    """The precision as `MixedPrecisionConfig`: a name of one leaves gradients in FP32 and some layers in BF16."""
+    table = key_table(COMMANDS)
+    fields = {field: said[name] for name, field in OF_PRECISION.items() if not is_off(said.get(name))}
+    if not fields.keys() & {"fp8", "fp4"}:
+        fields = {}
+    word = str(fields.get("fp4_recipe", fields.get("fp8_recipe")))
+    reduced = {"grad_reduce_in_fp32": is_off(said.get(REDUCED))}
+    return {**table["precision"], **reduced, **fields, **table["precision_of"].get(word, {})}
 
 
-def precision_name(word: str) -> str:
-    """The name that Megatron-Bridge has for a precision; empty where it has none."""
-    return next((name for name, ours in key_table(COMMANDS)["mixed_precision"].items() if ours == word), "")
+REDUCED = "grad_reduce_in_bf16"
 
 
 def _activation(model: Model) -> str:
@@ -126,48 +128,30 @@ def by_hand(job: LaunchJob) -> list[str]:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
         lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
-    if job.cluster.stack.precision.gradient_comm_bytes == 2.0 and not job.row["fp8_attention"]:
-        lines.append("RECIPE: priced with gradients reduced in BF16 (grad_reduce_in_fp32 of its mixed_precision false)")
-    return [*lines, *_formats(job)]
-
-
-def _formats(job: LaunchJob) -> list[str]:
-    """Formats of the optimizer that the recipe has to have, where it is not known to have them."""
-    setting = dict(job.framework.spellings["state_format"].values[job.row["state_format"]])
-    dtypes = {key: setting.get(key, "float32") for key in OF_STATE}
-    hubs = {name.lower() for one in presets().values() if one.model == job.model for name in one.tokenizers}
-    named = recipes().get(job.recipe.removesuffix("_config"))
-    own = [named] if named else [one for one in recipes().values() if one.model.lower() in hubs]
-    if all(one.settings.get(key, "float32") == dtype for one in own for key, dtype in dtypes.items()) and (
-        own or "exp_avg_dtype" not in setting
-    ):
-        return []
-    wanted = ", ".join(f"{key}={dtype}" for key, dtype in dtypes.items())
-    return [f"RECIPE: priced with {wanted}; set them in the recipe (torch types, which no override names)"]
-
-
-OF_STATE = ("exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype")
-
-
-def _precision(word: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """The precision recipe by name; with attention in FP8, fields of the recipe's own: a name has none to override."""
-    if not said.get(FP8_ATTENTION):
-        return {"mixed_precision": precision_name(word)}
-    fields = {"fp8": said["fp8_format"], "fp8_recipe": said["fp8_recipe"], FP8_ATTENTION: True}
-    return {f"mixed_precision.{name}": value for name, value in fields.items()}
+    return lines
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
-    own = [f"RECIPE: one of {precision_name(job.row['fp8'])}()"] if job.row["fp8_attention"] else []
     found = difference(job) if job.recipe else overrides(job)
+    mode = "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
     values: dict[str, Any] = {
-        "words": [shlex.quote(f"{name}={_value(value)}") for name, value in found.items()],
+        "words": [shlex.quote(f"{name}={text}") for name, value in found.items() for text in _texts(name, value)],
         "seq_length": job.workload.seq_length,
         "recipe": f"{job.recipe.removesuffix('_config')}_config" if job.recipe else "",
-        "mode": "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else "",
+        "mode": mode,
+        "dataset": job.framework.options["tuned" if mode else "dataset"],
     }
-    return {"nemo.sh": launch_file(job, "nemo.sh", own + by_hand(job) + edits(job), **values)}
+    return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job) + edits(job), **values)}
+
+
+def _texts(name: str, value: Any) -> Iterator[str]:
+    """The values that a field is given in turn: a mapping takes the place of nothing."""
+    yield from ["null"] if isinstance(value, dict) else []
+    yield _value(f"torch.{value}" if value in TORCH_TYPES and name.endswith("_dtype") else value)
+
+
+TORCH_TYPES = ("float32", "bfloat16")
 
 
 def _value(value: Any) -> str:
@@ -176,6 +160,8 @@ def _value(value: Any) -> str:
         return "null" if value is None else str(value).lower()
     if isinstance(value, list):
         return "[" + ",".join(map(_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_value(one)}" for key, one in value.items()) + "}"
     text = str(value)
     if isinstance(value, int | float) or BARE.fullmatch(text):
         return text

@@ -13,6 +13,6 @@ OVERRIDES=(
 {% endfor %}
 )
 {% include "launch/torchrun.sh" %}
-  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE" --dataset {{ options.dataset }}{{ " --mode " ~ mode if mode }} \
+  "$BRIDGE_PATH/scripts/training/run_recipe.py" --recipe "$RECIPE"{{ " --dataset " ~ dataset if dataset }}{{ " --mode " ~ mode if mode }} \
   --seq_length {{ seq_length }} \
   "${OVERRIDES[@]}" "$@"

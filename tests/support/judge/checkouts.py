@@ -11,11 +11,12 @@ FOLDERS = {
     "megatron@core_0.16": "megatron_lm_pinned",
     "primus": "primus",
     "nemo": "bridge",
+    "nemo@26.08": "bridge_0.6.0",
     "torchtitan@main": "torchtitan",
     "torchtitan@0.3.0": "torchtitan_0.3.0",
 }
 """Folder of each release below the checkouts; other releases are installed packages."""
-BESIDE = {"primus": ["megatron@core_0.16"]}
+BESIDE = {"primus": ["megatron@core_0.16"], "nemo@26.08": ["megatron@core_0.20"]}
 """Releases that a release is judged with: Primus pins a Megatron."""
 
 

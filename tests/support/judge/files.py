@@ -44,6 +44,10 @@ def judge_of(release: str) -> Callable[[Path], Verdict]:
             return megatron.verdict(job.argv, job.world, job.environment)
 
         return of_script
+    if release.startswith("nemo"):
+        from tests.support.judge.bridge import Bridge
+
+        return Bridge(*sources).verdict
     if release == "primus":
         from tests.support.judge.primus import Primus
 

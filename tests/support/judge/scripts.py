@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 RECORDER = """#!{python}
 import json, os, sys
@@ -29,7 +31,7 @@ class Started:
     environment: dict[str, str]
 
 
-def started(script: Path) -> Started:
+def started(script: Path, environment: Mapping[str, str] = MappingProxyType({})) -> Started:
     """The job that a launch script starts. RuntimeError where it starts none."""
     with TemporaryDirectory() as folder:
         out = Path(folder, "started.json")
@@ -37,9 +39,21 @@ def started(script: Path) -> Started:
             path = Path(folder, name)
             path.write_text(RECORDER.format(python=sys.executable, out=str(out)), encoding="utf-8")
             path.chmod(0o755)
-        given = {"PATH": f"{folder}:{os.environ['PATH']}", "HOME": folder, "NODE_RANK": "0", "MEGATRON_PATH": folder}
+        given = {
+            "PATH": f"{folder}:{os.environ['PATH']}",
+            "HOME": folder,
+            "NODE_RANK": "0",
+            "MEGATRON_PATH": folder,
+            **environment,
+        }
         done = subprocess.run(
-            ["bash", str(script)], env=given, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            ["bash", str(script)],
+            env={**given, **environment},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         if not out.exists():
             raise RuntimeError(f"starts no torchrun (exit {done.returncode}): {done.stderr.strip()[-200:]}")
