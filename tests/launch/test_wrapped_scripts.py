@@ -105,3 +105,14 @@ def test_a_job_of_devices_without_a_hardware_file_is_refused_by_their_name(tmp_p
     )
     with pytest.raises(InputError, match="starts Ascend NPUs, for which no hardware file is"):
         read_experiment(path)
+
+
+def test_a_file_of_one_recipe_is_that_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "llama3.py"
+    path.write_text(
+        "from megatron.bridge import ConfigContainer\ndef llama3_8b_pretrain_8gpu_h100_bf16_config():\n    ...\n"
+    )
+    assert read_experiment(path).world.gpus == 8
+    path.write_text(path.read_text() + "def llama3_70b_pretrain_64gpu_h100_bf16_config():\n    ...\n")
+    with pytest.raises(InputError, match="holds 2 recipes; name one"):
+        read_experiment(path)

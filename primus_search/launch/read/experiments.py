@@ -39,7 +39,7 @@ from primus_search.launch.read.launchers import (
     refuse_adapters,
 )
 from primus_search.launch.read.megatron import candidate_words, model_keys
-from primus_search.launch.read.other_files import not_read
+from primus_search.launch.read.other_files import not_read, recipes_in
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
@@ -130,7 +130,12 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":
-        return None
+        names = recipes_in(text)
+        recipe = NamedRecipe(names[0] if names else "")
+        is_one = len(set(names)) == 1
+        return (
+            (lambda path, _, world, model, *__: of_recipe(path, recipe, world, model, of_settings)) if is_one else None
+        )
     if re.search(r"^modules:", text, re.MULTILINE):
         return _primus
     if MODEL_ARGUMENTS.search(text):

@@ -25,11 +25,14 @@ FOUND = {
 """Names that launchers have for an axis or a size of the workload."""
 
 
+def recipes_in(text: str) -> list[str]:
+    """Names of recipes of Megatron-Bridge that a Python file holds or imports."""
+    return [name for pair in _FUNCTION.findall(text) for name in pair if name.removesuffix("_config") in recipes()]
+
+
 def not_read(path: Path, text: str) -> str:
     """What the file is, and the `project` command with the sizes that stand in it."""
-    if names := [
-        name for pair in _FUNCTION.findall(text) for name in pair if name.removesuffix("_config") in recipes()
-    ]:
+    if names := recipes_in(text):
         shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
         return f"holds {len(names)} recipes; name one: primus-search project --recipe {names[0]} ({shown})"
     kind = next(
