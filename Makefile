@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Where torch comes from: empty for PyPI's build (CUDA); https://download.pytorch.org/whl/rocm7.0 or the like for ROCm.
 TORCH_INDEX ?=
 # Their configuration parsers read our launch files in a test; what they need to train is not needed for that.
-PARSERS := megatron-core torchtitan
+PARSERS := megatron-core torchtitan spmd_types
 
 # Bytecode, schedule kernels and, by a first small search, cost kernels are compiled here, so that no command has to:
 # bytecode of the libraries beside the kernels, on another core, and not by pip, which would compile it before.
