@@ -27,7 +27,7 @@ def decided_numbers(
         if not is_whole and not {*one.settings, one.key} & given.keys():
             continue
         if one.key and not is_off(given.get(one.key)):
-            found[one.number] = float(given[one.key])
+            found |= {one.number: float(given[one.key])} | one.beside
         elif one.settings and is_set and one.value is not None:
             found[one.number] = one.value
         elif one.otherwise is not None:
@@ -52,8 +52,11 @@ def deciding_settings(
     """The settings under which a job has the numbers of its stack, where a file has to set them."""
     found: dict[str, Any] = {}
     for one in _bearing(framework, row, has_experts):
-        if one.value is not None and number_of(stack, one.number) == one.value:
+        number = number_of(stack, one.number)
+        if one.value is not None and number == one.value:
             found |= one.settings
+        elif one.key and number != one.absent:
+            found[one.key] = int(number)
     return found
 
 

@@ -40,6 +40,15 @@ def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
     assert "gradient_bucket_params" not in numbers()
 
 
+@pytest.mark.parametrize("params", [4.0e7, 1.0e8, 2.5e8])
+def test_a_bucket_of_the_search_is_written_and_read_as_priced(params: float) -> None:
+    stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": params})
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False)
+    assert ("ddp_bucket_size" in written) == (params != 4.0e7)
+    assert numbers(**written).get("gradient_bucket_params", 4.0e7) == params
+    assert "ddp_bucket_size" not in deciding_settings(MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False)
+
+
 @pytest.mark.parametrize("one", [one for one in MEGATRON.decides if one.settings], ids=lambda one: one.number)
 def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
     row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}

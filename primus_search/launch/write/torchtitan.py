@@ -7,7 +7,7 @@ from typing import Any
 from primus_search.launch.contract import settings_of
 from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE, nested
 from primus_search.launch.workload_settings import workload_settings
-from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.shell import Text, launch_file, safe_name
 from primus_search.launch.write.torchtitan_model import FLAVOR, MODEL_FILE, MODULE, edits, flavor_of, model_file
 from primus_search.launch.write.torchtitan_module import config_file
@@ -29,6 +29,8 @@ def files(job: LaunchJob) -> dict[str, Text]:
 def _job_files(job: LaunchJob, main: str, said: Mapping[str, Any]) -> dict[str, Text]:
     import tomli_w
 
+    if job.cluster.stack.memory.loss_chunks > 1:
+        raise Inexpressible(f"{job.framework.title} has no loss in pieces; no launch file of stack.loss_chunks above 1")
     found: dict[str, Text] = {main: launch_file(job, "notes.txt", edits(job), tomli_w.dumps(nested(said)))}
     return found | ({MODEL_FILE: model_file(job)} if flavor_of(job.framework, job.model) is None else {})
 

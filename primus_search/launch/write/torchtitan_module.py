@@ -26,6 +26,9 @@ KEPT = {"Float8LinearConverter": ["lm_head", "router.gate"]}
 CONVERTED = {"MXFP8LinearConverter": ["attention", "feed_forward", "shared_experts"]}
 """Modules that a converter takes, where it has to be told."""
 
+CHUNKS = 8
+"""Pieces of the loss where its configuration names none: components/loss.py ChunkedLossWrapper."""
+
 
 def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
     """The module of a job with these settings. Raises `Inexpressible` for a model that no family of torchtitan is."""
@@ -34,12 +37,15 @@ def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
     shape = None if own else _shape(job)
     converter = next(iter(settings[CONVERTERS]), "")
     checkpointing, has_mtp = settings[CHECKPOINTING], job.model.num_mtp_layers > 0
+    chunks = int(job.cluster.stack.memory.loss_chunks)
+    chunked = {"ChunkedLossWrapper": {} if chunks == CHUNKS else {"num_chunks": chunks}} if chunks > 1 else {}
     values: Fields = {
         "family": family or (shape or {})["family"],
         "flavor": flavor or NAME,
         "shape": shape,
         "mtp": has_mtp,
-        "losses": ["CrossEntropyLoss"] if has_mtp else ["ChunkedLossWrapper", "CrossEntropyLoss"],
+        "losses": ["CrossEntropyLoss"] if has_mtp else [*chunked, "CrossEntropyLoss"],
+        "chunks": None if has_mtp or not chunked else chunked["ChunkedLossWrapper"],
         "seq_len": job.workload.seq_length,
         "registry": {k: repr(v) for k, v in _registry(job, settings).items()},
         "converter": converter,

@@ -109,6 +109,8 @@ class Decision:
     number      the field of the stack (`gradient_bytes`)
     settings    those of a job where the number is `value`
     value       null: what the setting `key` is set to
+    absent      what the number is of a job without `key`, which is then not written
+    beside      other numbers of a job with `key`
     otherwise   what the number is of a job without the settings; null: what the stack has
     where       only of candidates whose axes have one of these words
     of_experts  only of models with experts
@@ -119,6 +121,8 @@ class Decision:
     settings: Settings = field(default_factory=dict)
     value: Any = None
     key: str = ""
+    absent: Any = None
+    beside: Settings = field(default_factory=dict)
     otherwise: Any = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False
