@@ -158,7 +158,10 @@ class _Chain:
         trainer = modules[given[0]] if given else {}
         module: Keys = ("modules", given[0] if given else TRAINERS[0])
         for key in trainer:
-            if key not in TRAINER_KEYS:
+            if key == "trainer_class":
+                what = f"{trainer[key]} trains another kind of model (diffusion, images); nothing here prices that"
+                self.problems.append(document.problem((*module, key), what))
+            elif key not in TRAINER_KEYS:
                 near = did_you_mean(key, TRAINER_KEYS, self.problems)
                 what = f"unknown key '{key}'{near} - known: {', '.join(TRAINER_KEYS)}"
                 self.problems.append(document.problem((*module, key), what))
