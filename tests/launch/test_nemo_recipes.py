@@ -98,9 +98,10 @@ def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
 
 def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:
     file = tmp_path / "llama3.py"
-    file.write_text("def llama31_8b_peft_1gpu_h100_bf16_config(peft_scheme='lora'):\n    return megatron.bridge\n")
+    names = "llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"
+    file.write_text("".join(f"def {name}(peft_scheme='lora'):\n    return megatron.bridge\n" for name in names))
     with pytest.raises(
-        InputError, match="holds 1 recipes; name one: primus-search project --recipe llama31_8b_peft_1gpu"
+        InputError, match="holds 2 recipes; name one: primus-search project --recipe llama31_8b_peft_1gpu"
     ):
         read_experiment(file)
 

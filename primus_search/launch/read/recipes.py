@@ -183,7 +183,7 @@ def _precision(words: Sequence[str]) -> dict[str, Any]:
 
 
 UNSCALED: Settings = {"fp8_format": None, "fp4_format": None, "fp8_recipe": None, "fp4_recipe": None}
-_FIELD = re.compile(r"(\w+):([^,{}]+)")
+_FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 """A field of a mapping in Hydra's grammar that is none itself."""
 
 

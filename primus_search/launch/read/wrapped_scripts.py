@@ -15,7 +15,7 @@ _WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|command):", re.MULT
 """A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_]\w*)\)")
 """How manifests and Makefiles write the value of a variable."""
-_RECIPES = re.compile(r"(?:[Mm]akefile|[Jj]ustfile|.*\.(?:mk|just))$")
+_RECIPES = re.compile(r"(?:[Mm]ake|[Jj]ust)file$|\.(?:mk|just)$")
 _STEP = re.compile(r"^(?:\t| {2,8})[@-]?", re.MULTILINE)
 _ASSIGNED = re.compile(r"^(?:export\s+)?([A-Za-z_]\w*)\s{0,20}[:?+]?=\s{0,20}(\S.*)$")
 
@@ -25,7 +25,7 @@ QUOTED = " '\""
 
 def script_in(path: Path, text: str) -> str:
     """The commands in a file as lines of a shell, its variables first; empty where it has none."""
-    if _RECIPES.match(path.name):
+    if _RECIPES.search(path.name):
         return _of_recipes(text)
     if path.suffix not in (".yaml", ".yml") or not _WRAPS.search(text):
         return ""
