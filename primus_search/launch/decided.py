@@ -27,7 +27,7 @@ def decided_numbers(
         if not is_whole and not {*one.settings, one.key} & given.keys():
             continue
         if one.key and not is_off(given.get(one.key)):
-            found |= {one.number: float(given[one.key])} | one.beside
+            found |= {one.number: float(given[one.key]), **one.beside}
         elif one.settings and is_set and one.value is not None:
             found[one.number] = one.value
         elif one.otherwise is not None:
