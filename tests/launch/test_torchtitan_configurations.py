@@ -305,3 +305,13 @@ def test_adapters_of_a_converter_are_those_of_the_workload(
         else []
     )
     assert found.row["fp8"] != "none"
+
+
+@pytest.mark.parametrize(("step", "batch"), [("", 16), (", num_tokens_per_train_step=64 * 8192", 64)])
+def test_sizes_in_tokens_are_those_in_rows_of_the_longest_context(step: str, batch: int, tmp_path: Path) -> None:
+    tokens = f"num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192{step}"
+    path = tmp_path / "config_registry.py"
+    path.write_text(REGISTRY.replace("local_batch_size=BATCH // 2, seq_len=2 * 4096", tokens), encoding="utf-8")
+    found = read(path, "--config", "base")
+    sizes = (found.row["micro_batch_size"], found.seq_length, found.global_batch_size)
+    assert sizes == (2, 8192, batch) and not any("tokens" in one for one in found.not_modelled)

@@ -129,6 +129,7 @@ def read_launcher(
         if not words:
             arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, PLACES.findall(text)), default=1) + 1))
             raise ValueError(f"wants arguments: primus-search project {shown(path)} --args '{arguments}'")
+        given |= {key: variables[key] for key in launcher.refused if key in variables and key not in given}
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
 
@@ -237,19 +238,21 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
         if meanings := launcher.translated.get(key):
             meant = next((one for words, one in meanings.items() if fits(value, words)), None)
             found |= {k: value if v == VALUE else v for k, v in (meant or {}).items()}
-            notes += [] if meant is not None else [f"{key}: {shortened(value)}"]
+            notes += [] if meant is not None else [_unpriced(launcher, key, value)]
         elif key in launcher.renamed:
             found[launcher.renamed[key]] = value
         elif bare in counts and key not in (*read, *launcher.irrelevant):
             found[bare] = value  # whatever pattern of names without effect it fits
+        elif key in launcher.effects and key not in launcher.irrelevant and key not in read - launcher.refused.keys():
+            notes += [] if is_off(value) else [_unpriced(launcher, key, value)]  # whatever such pattern it fits
         elif (
             any(fnmatchcase(key, one) for one in (*read, *launcher.irrelevant))
             or key.startswith(f"{launcher.config}.")
             or (key in of_formulas and not bare)
         ):
             continue
-        elif effect := next((text for one, text in launcher.effects.items() if fnmatchcase(key, one)), ""):
-            notes += [] if is_off(value) else [f"{key}: {shortened(value)} (not priced: {effect})"]
+        elif any(fnmatchcase(key, one) for one in launcher.effects):
+            notes += [] if is_off(value) else [_unpriced(launcher, key, value)]
         elif bare:
             found[bare] = value
         elif not is_off(value):
@@ -257,6 +260,12 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
     for key, meanings in launcher.overrules.items():
         found |= next((one for words, one in meanings.items() if fits(given.get(key), words)), {})
     return found, notes
+
+
+def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
+    """A note of a setting that is not among those of the contract, with what it does where the table says that."""
+    effect = next((text for one, text in launcher.effects.items() if fnmatchcase(key, one)), "")
+    return f"{key}: {shortened(value)}" + (f" (not priced: {effect})" if effect else "")
 
 
 def of_axes(

@@ -20,6 +20,22 @@ from primus_search.models.registered import model_called
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
+CONTEXT, TOKENS = "training.max_context_length", "training.num_tokens_per_microbatch_per_dp_rank"
+STEP_TOKENS = "training.num_tokens_per_train_step"
+"""Sizes in tokens, which torchtitan has in place of rows after 0.3.0."""
+IN_TOKENS = {CONTEXT: 2048, TOKENS: 16384, STEP_TOKENS: -1}
+
+
+def _in_rows(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings whose sizes in tokens are those in rows of the longest context."""
+    if not IN_TOKENS.keys() & given.keys():
+        return given
+    length, tokens, of_step = (int(str(given.get(key, default))) for key, default in IN_TOKENS.items())
+    rows = {"seq_length": length, "local_batch_size": max(tokens // max(length, 1), 1)}
+    rows |= {"global_batch_size": max(of_step // max(length, 1), 1)} if of_step > 0 else {}
+    kept = {key: value for key, value in given.items() if key not in IN_TOKENS}
+    return {torchtitan.SIZES[name]: count for name, count in rows.items()} | kept
+
 
 def of_torchtitan(
     path: Path,
@@ -33,7 +49,7 @@ def of_torchtitan(
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
     tuning, notes_of_tuning = _tuning(given)
-    given = _without_adapters(given) if tuning else given
+    given = _in_rows(_without_adapters(given) if tuning else given)
     given, origin = translated(framework, given)
     found = {**preset, **given}
     loaded = model or flavored(framework, found) or _imported(path, found)

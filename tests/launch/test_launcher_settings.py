@@ -1,0 +1,198 @@
+"""Settings of other launchers that make another job than their file's usual one: tasks, optimizers, sizes, devices."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.experiments import read_experiment
+
+TRAINER = """
+model_name_or_path: meta-llama/Llama-2-7b-hf
+max_seq_length: 2048
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+"""
+CHAT = """
+deepspeed main.py --model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 8 --max_seq_len 512 \\
+  --gradient_accumulation_steps 1 --zero_stage 3
+"""
+TUNER = """
+pretrained_model_name_or_path = "meta-llama/Llama-2-7b-hf"
+max_length = 2048
+batch_size = 1
+accumulative_counts = 16
+model = dict(type=SupervisedFinetune)
+"""
+AXOLOTL = """
+base_model: NousResearch/Meta-Llama-3-8B
+sequence_len: 512
+micro_batch_size: 2
+"""
+FOUNDRY = """
+max_seq_len: 4096
+global_train_batch_size: 64
+device_train_microbatch_size: 1
+model: {name: hf_causal_lm, pretrained_model_name_or_path: meta-llama/Llama-2-7b-hf}
+train_loader: {name: finetuning, dataset: {packing_ratio: null}}
+optimizer: {name: decoupled_adamw}
+"""
+TORCHTUNE = """
+model: {_component_: torchtune.models.llama3_1.llama3_1_8b}
+checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}
+tokenizer: {max_seq_len: 4096}
+batch_size: 2
+optimizer: {_component_: torch.optim.AdamW}
+"""
+NEOX = """
+{
+  "pipe_parallel_size": 1, "model_parallel_size": 1, "num_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+  "seq_length": 2048, "max_position_embeddings": 2048, "train_micro_batch_size_per_gpu": 4,
+  "optimizer": {"type": "Adam"}, "hidden_dropout": 0.0, "attention_dropout": 0.0
+}
+"""
+ACTOR = """
+python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct algorithm.adv_estimator=grpo \\
+  data.max_prompt_length=512 data.max_response_length=1536 actor_rollout_ref.actor.ppo_mini_batch_size=64 \\
+  actor_rollout_ref.actor.ppo_micro_batch_size=32 actor_rollout_ref.rollout.n=4 \\
+  actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 trainer.nnodes=1 trainer.n_gpus_per_node=8
+"""
+PRIME_RL = """
+[deployment]
+num_train_gpus = 4
+[model]
+name = "Qwen/Qwen3-1.7B"
+[orchestrator]
+batch_size = 512
+seq_len = 8192
+[trainer.model]
+seq_len = 16384
+"""
+FLAGSCALE = """
+experiment: {runner: {nnodes: 1, nproc_per_node: 8}}
+system: {tensor_model_parallel_size: 1, precision: {bf16: true}}
+model: {num_layers: 8, hidden_size: 4096, num_attention_heads: 32, seq_length: 2048, max_position_embeddings: 2048,
+  micro_batch_size: 1, global_batch_size: 64, swiglu: true, multiple_of: 256}
+"""
+LEVANTER = """
+data: {tokenizer: meta-llama/Llama-2-7b-hf}
+model: {type: llama, hidden_dim: 768, intermediate_dim: 2048, num_heads: 12, num_kv_heads: 12, num_layers: 12,
+  seq_len: 1024}
+trainer: {train_batch_size: 256, mp: "p=f32,c=bfloat16"}
+"""
+ROLL = """
+pretrain: Qwen/Qwen3-8B
+prompt_length: 1024
+response_length: 1024
+num_gpus_per_node: 8
+adv_estimator: gae
+actor_train:
+  training_args: {per_device_train_batch_size: 1, gradient_accumulation_steps: 16}
+  strategy_args: {strategy_name: megatron_train, strategy_config: {tensor_model_parallel_size: 1}}
+  device_mapping: list(range(0, 8))
+critic: {device_mapping: "list(range(8, 16))"}
+"""
+MAXTEXT = """
+export LIBTPU_INIT_ARGS="--xla_tpu_scoped_vmem_limit_kib=81920"
+python3 MaxText/train.py MaxText/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=4 max_target_length=1024
+"""
+
+
+def job(folder: Path, name: str, text: str) -> Experiment:
+    (folder / name).write_text(text, encoding="utf-8")
+    return read_experiment(folder / name, 8)
+
+
+DPO: dict[str, tuple[str, str]] = {
+    "loss": ("train.yaml", TRAINER + "loss_type: dpo_norm\n"),
+    "prompts": ("train.yaml", TRAINER + "beta: 0.05\nmax_prompt_length: 512\n"),
+    "model": ("train.py", TUNER.replace("SupervisedFinetune", "DPO")),
+}
+
+
+@pytest.mark.parametrize("name", DPO)
+def test_preferences_of_a_file_are_pairs_with_a_reference(tmp_path: Path, name: str) -> None:
+    file, text = DPO[name]
+    plain = job(tmp_path, file, TRAINER if file == "train.yaml" else TUNER)
+    read = job(tmp_path, file, text)
+    assert (read.tuning["task"], read.tuning["policy"]["reference"]) == ("dpo", "resident")
+    assert plain.global_batch_size and read.global_batch_size == 2 * plain.global_batch_size
+    assert read.row["micro_batch_size"] == 2 * plain.row.get("micro_batch_size", 1)
+
+
+REFUSED: dict[str, tuple[str, str, str]] = {
+    "rewards": ("train.sh", CHAT.replace("--zero_stage", "--num_padding_at_beginning 0 --zero_stage"), "reward model"),
+    "reward class": ("train.py", TUNER.replace("SupervisedFinetune", "RewardModel"), "reward model"),
+    "odds": ("train.py", TUNER.replace("SupervisedFinetune", "ORPO"), "loss of this kind"),
+    "rollouts": ("train.yaml", TRAINER + "max_prompt_length: 512\nnum_generations: 8\n", "rollouts"),
+    "masked tokens": ("train.yaml", AXOLOTL + "plugins: [axolotl.integrations.diffusion.DiffusionPlugin]\n", "masked"),
+    "TPUs": ("train.sh", MAXTEXT, "starts TPUs"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_head_loss_or_device_is_refused_by_its_setting(tmp_path: Path, name: str) -> None:
+    file, text, why = REFUSED[name]
+    with pytest.raises(InputError, match=why):
+        job(tmp_path, file, text)
+
+
+NOTED: dict[str, tuple[str, str, str]] = {
+    "bits": ("train.yaml", AXOLOTL + "optimizer: adamw_torch_8bit\n", "optimizer: adamw_torch_8bit (not priced: less"),
+    "lion": ("train.yaml", FOUNDRY.replace("_adamw", "_lionw"), "optimizer.name: decoupled_lionw (not priced: less"),
+    "pages": ("t.yaml", TORCHTUNE.replace("torch.optim.", "bnb.optim.Paged"), "optimizer._component_: bnb.optim.Paged"),
+    "plugin": (
+        "train.yaml",
+        AXOLOTL + "plugins: [axolotl.integrations.liger.LigerPlugin]\n",
+        "plugins: ['axolotl.inte",
+    ),
+    "paged": ("train.yaml", TRAINER + "optim: paged_adamw_8bit\n", "optim: paged_adamw_8bit (not priced: less or more"),
+    "sm3": ("train.yml", NEOX.replace("Adam", "sm3"), "optimizer.type: sm3 (not priced: less or more memory"),
+    "critic": ("train.yaml", ROLL, "critic.device_mapping: list(range(8, 16)) (not priced: less memory, faster"),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_is_not_priced_is_said_whatever_pattern_without_effect_it_fits(tmp_path: Path, name: str) -> None:
+    file, text, note = NOTED[name]
+    assert any(one.startswith(note) for one in job(tmp_path, file, text).not_modelled)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [(AXOLOTL + "optimizer: adamw_torch_fused\n", "optimizer"), (FOUNDRY, "optimizer"), (TORCHTUNE, "optimizer"),
+     (NEOX, "optimizer"), (TRAINER + "optim: adamw_torch\n", "optim"),
+     (NEOX, "hidden_dropout"), (NEOX, "attention_dropout")],
+)  # fmt: skip
+def test_what_is_priced_as_it_stands_is_not_said(tmp_path: Path, text: str, key: str) -> None:
+    assert not [one for one in job(tmp_path, "train.yml", text).not_modelled if one.startswith(key)]
+
+
+SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "micro-batch of all ranks": ("train.sh", ACTOR, {"micro_batch_size": 8, "cp": 2, "batch": 256}),
+    "rollouts in rows": ("train.toml", PRIME_RL, {"batch": 256, "seq_length": 16384}),
+    "rollouts as rows": ("train.toml", PRIME_RL.replace("seq_len = 8192", ""), {"batch": 512, "seq_length": 16384}),
+    "weights in FP32": ("train.yaml", LEVANTER, {"state_format": "fp32_all", "batch": 256}),
+    "ZeRO": ("train.sh", CHAT, {"sharding": "fsdp2", "seq_length": 512, "batch": 64}),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_other_keys_give(tmp_path: Path, name: str) -> None:
+    file, text, sizes = SIZES[name]
+    read = job(tmp_path, file, text)
+    found = {**read.row, "seq_length": read.seq_length, "batch": read.global_batch_size}
+    assert {key: found[key] for key in sizes} == sizes
+
+
+@pytest.mark.parametrize(("more", "inner"), [("", 11008), (", hidden_dim_multiplier: 1.3", 14336)])
+def test_a_gated_feed_forward_is_rounded_up_to_its_multiple(tmp_path: Path, more: str, inner: int) -> None:
+    read = job(tmp_path, "train.yaml", FLAGSCALE.replace("multiple_of: 256", f"multiple_of: 256{more}"))
+    assert read.model is not None and read.model.ffn_hidden == inner
+
+
+def test_packed_samples_fill_rows_and_others_are_padded(tmp_path: Path) -> None:
+    packed = job(tmp_path, "train.yaml", FOUNDRY.replace("ratio: null", "ratio: auto"))
+    assert packed.workload != job(tmp_path, "train.yaml", FOUNDRY).workload
