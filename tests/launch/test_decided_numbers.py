@@ -46,7 +46,9 @@ def test_a_bucket_of_the_search_is_written_and_read_as_priced(params: float) -> 
     written = deciding_settings(MEGATRON, stack, ROW, has_experts=False)
     assert ("ddp_bucket_size" in written) == (params != 4.0e7)
     assert numbers(**written).get("gradient_bucket_params", 4.0e7) == params
-    assert "ddp_bucket_size" not in deciding_settings(MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False)
+    assert "ddp_bucket_size" not in deciding_settings(
+        MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False
+    )
 
 
 @pytest.mark.parametrize("one", [one for one in MEGATRON.decides if one.settings], ids=lambda one: one.number)
