@@ -41,7 +41,8 @@ def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, 
     for one in _bearing(framework, row, has_experts):
         for key, value in one.settings.items():
             now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
-            found |= {key} if same(now, value) or (same(now, usual) and not same(usual, value)) else set()
+            is_read = one.otherwise is not None or same(now, value) or (same(now, usual) and not same(usual, value))
+            found |= {key} if is_read else set()
         found |= {one.key} if one.key else set()
     return frozenset(found)
 

@@ -60,6 +60,16 @@ def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type
     assert one.settings.keys() <= decided_keys(MEGATRON, row, written, has_experts=True)
 
 
+@pytest.mark.parametrize(
+    "one", [one for one in MEGATRON.decides if one.otherwise is not None], ids=lambda one: one.number
+)
+def test_a_setting_that_decides_either_way_is_priced_either_way(one) -> None:  # type: ignore[no-untyped-def]
+    row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
+    other = dict.fromkeys(one.settings, "another")
+    assert decided_numbers(MEGATRON, row, other, has_experts=True)[one.number] == one.otherwise
+    assert one.settings.keys() <= decided_keys(MEGATRON, row, other, has_experts=True)
+
+
 def test_a_run_of_a_log_decides_only_what_it_prints() -> None:
     assert decided_numbers(MEGATRON, ROW, {}, has_experts=True, is_whole=False) == {}
     printed = decided_numbers(MEGATRON, ROW, {"grad_reduce_in_bf16": False}, has_experts=True, is_whole=False)
