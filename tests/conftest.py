@@ -4,7 +4,7 @@ Property tests draw the same examples in continuous integration every time; on a
 A busy machine is no fault of a strategy: how fast examples are drawn or run is not checked.
 
 Of the parameters of a test with `daily(n)` n are drawn a day; the others are `full`. `TEST_DAY=2026-11-27` draws as
-on that day.
+on that day; a run with failures ends with its day.
 
 The files of the longest wall time run first, so that the workers of a parallel run end together. `--record-times`
 writes the wall and processor seconds of the files that ran to `file_times.csv`. `--processor-budget 60` runs the files
@@ -14,17 +14,19 @@ nothing is imported.
 
 import csv
 import gc
+import inspect
 import os
-import random
 import resource
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.daily import DAY, drawn
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers share the cores: a second thread waits, at full load
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,8 +39,6 @@ NEW_FILE_S = 60.0
 ALWAYS = "tests/structure/"
 LEFT_OUT = pytest.StashKey[set[str]]()
 """Files that a budget of processor time leaves out."""
-DAY = "TEST_DAY"
-"""Variable of the environment with the day whose samples are drawn."""
 PROCESSOR = "processor_s"
 """Property of a test's report: seconds of processor, those of processes that it started and that ended included."""
 
@@ -71,16 +71,17 @@ def file_times() -> dict[str, dict[str, str]]:
 
 def draw_of_the_day(items: list[pytest.Item]) -> None:
     """Mark as `full` what the day does not draw of each test with `daily(n)`."""
-    drawn: dict[str, list[pytest.Item]] = defaultdict(list)
+    sampled: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("daily") and not item.get_closest_marker("full"):
-            drawn[item.nodeid.partition("[")[0]].append(item)
-    for name, several in drawn.items():
+            sampled[item.nodeid.partition("[")[0]].append(item)
+    for name, several in sampled.items():
         mark = several[0].get_closest_marker("daily")
         assert mark is not None
-        left = random.Random(os.environ[DAY] + name).sample(several, max(len(several) - mark.args[0], 0))
-        for item in left:
-            item.add_marker(pytest.mark.full)
+        today = drawn(name, several, mark.args[0])
+        for item in several:
+            if item not in today:
+                item.add_marker(pytest.mark.full)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -94,6 +95,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (-float(times[file]["wall_s"]) if file in times else -NEW_FILE_S, file)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pages_where_they_are_read(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Commands that a test file calls here write no page, half of a small run, unless it has "report.html"."""
+    text = inspect.getsource(request.module)
+    with pytest.MonkeyPatch.context() as patch:
+        if "CliRunner" in text and 'report.html"' not in text:
+            from primus_search.report import html
+
+            real = html.write_report
+            patch.setattr(html, "write_report", lambda run, rank=1, target=None: target and real(run, rank, target))
+        yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.stats.keys() & {"failed", "error"}:
+        terminalreporter.write_line(f"drawn with {DAY}={os.environ[DAY]}")
 
 
 def pytest_collection_finish() -> None:

@@ -176,7 +176,7 @@ def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult)
     assert safe.verdict == FITS and safe.rate == max(one[RATE] for one in fits)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_first_screen_is_in_words_and_its_rate_is_that_of_every_surface(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def test_a_full_output_is_one_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", ['"a\\e[31mred"', '"two\\nlines"', '"' + "x" * 10_000 + '"', '"nul\\0"', '""'])
 def test_names_that_cannot_be_printed_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SPACE.format(name))
@@ -54,6 +55,7 @@ def test_a_container_without_home_or_user_searches(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("command", ["primus-search models", "primus-search words", "primus-search models --json"])
 def test_a_reader_that_went_away_is_no_failed_check(command: str) -> None:
     done = shell(f"bash -c '{command} | true; exit ${{PIPESTATUS[0]}}'")

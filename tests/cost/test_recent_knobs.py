@@ -11,6 +11,7 @@ from primus_search.cost.memory.buffers import gathered_bytes
 from primus_search.cost.memory.share import Share
 from primus_search.cost.project import Projector
 from primus_search.evidence.published.convert import validated
+from primus_search.evidence.validate.score_runs import ScoredRun
 from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, DispatchBackend, Fp8, Optimizer, Recompute, Sharding
@@ -19,26 +20,31 @@ from primus_search.values.knobs import Offload
 from primus_search.values.machine.stack import with_numbers
 from primus_search.values.measured_run import overridden
 from primus_search.values.workload import Workload
+from tests.support.published_run import excerpt
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
 
 
-def test_mxfp4_on_instinct_is_within_5_percent_of_the_clean_run() -> None:
+def published(table: str, run: str, folder: Path, **options: str) -> ScoredRun:
+    """One run of a table, projected."""
+    (row,) = validated(excerpt(DATA / table, folder, lambda rows: [r for r in rows if r["id"] == run]), **options).rows
+    return row
+
+
+def test_mxfp4_on_instinct_is_within_5_percent_of_the_clean_run(tmp_path: Path) -> None:
     """Source: DaiXindi-AMD/Lumen docs/mxfp4_training_report.md section 4.6: Qwen3-8B on 8 MI350X, TE MXFP4 in all
     layers, 22,990 tokens/s/GPU; projected as NVFP4 before (4.5 % off)."""
-    outcome = validated(DATA / "amd_runs.csv")
-    (row,) = (row for row in outcome.rows if row.run.id == "ah-022")
+    row = published("amd_runs.csv", "ah-022", tmp_path)
     assert row.run.candidates.row(0)["fp8"] == "mxfp4"
     assert row.predicted == pytest.approx(22990.2, rel=0.05)
 
 
 @pytest.mark.parametrize(("run", "tokens_per_s"), [("k1fs-1", 13077.5), ("k1fs-2", 14057.8), ("k1fs-3", 9549.0)])
-def test_sharded_experts_run_at_the_rate_of_megatron_fsdp(run: str, tokens_per_s: float) -> None:
+def test_sharded_experts_run_at_the_rate_of_megatron_fsdp(run: str, tokens_per_s: float, tmp_path: Path) -> None:
     """Source: NVIDIA/Megatron-LM dev examples/megatron_fsdp_v2_prototype: Qwen3-30B-A3B on 8 GB200, EP4, v1 and v2 in
     BF16 and v2 in MXFP8; 34, 25 and 77 % too fast without the host's time per sharded parameter. That time is fitted
     to these three runs: the test holds the fit on the stack that it is in, it is no prediction."""
-    outcome = validated(DATA / "unseen_runs_5.csv", stack="megatron_core_2026")
-    (row,) = (row for row in outcome.rows if row.run.id == run)
+    row = published("unseen_runs_5.csv", run, tmp_path, stack="megatron_core_2026")
     assert row.predicted == pytest.approx(tokens_per_s, rel=0.1)
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget ends with the task that spends it."""
-    monkeypatch.setattr("primus_search.exploration.exhaustive.task_plan.TASKS_PER_WORKER", 1000)
+    monkeypatch.setattr("primus_search.exploration.exhaustive.task_plan.TASKS_PER_WORKER", 40)
     space = space_of(1)
     limited = replace(space, search=replace(space.search, method="exhaustive", budget_candidates=3 * ROWS))
     result = searched(limited, tmp_path, workers=1)
@@ -250,6 +251,21 @@ def test_a_journal_that_cannot_be_written_does_not_end_the_search(
 # --- finished runs that were damaged later --------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of few rows."""
+    folder = tmp_path_factory.mktemp("kept")
+    searched(space_of(1), folder, workers=1, keep=20)
+    return folder
+
+
+@pytest.fixture
+def finished(kept: Path, tmp_path: Path) -> Path:
+    """A copy of it, which a test may damage."""
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
 
@@ -263,38 +279,34 @@ def missing(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["run.json", "ranking.csv", "pareto.csv"])
 @pytest.mark.parametrize("damage", [cut_short, cut_at_a_line, missing])
-def test_a_damaged_run_is_refused_by_its_readers(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
-    searched(space_of(1), tmp_path, workers=1, keep=20)
-    damage(tmp_path / name)
+def test_a_damaged_run_is_refused_by_its_readers(name: str, damage: Callable[[Path], None], finished: Path) -> None:
+    damage(finished / name)
     with pytest.raises(InputError) as caught:
-        SavedRun.open(tmp_path)
-    assert str(caught.value).startswith(str(tmp_path))
+        SavedRun.open(finished)
+    assert str(caught.value).startswith(str(finished))
 
 
-def test_a_cut_parquet_file_is_refused_by_its_readers(tmp_path: Path) -> None:
-    searched(space_of(1), tmp_path, workers=1, keep=20)
-    cut_short(tmp_path / "candidates.parquet")
+def test_a_cut_parquet_file_is_refused_by_its_readers(finished: Path) -> None:
+    cut_short(finished / "candidates.parquet")
     with pytest.raises(InputError) as caught:
-        Kept.open(tmp_path, 0, is_exact=True)
-    assert str(caught.value).startswith(f"{tmp_path}/candidates.parquet: is not what the run wrote")
+        Kept.open(finished, 0, is_exact=True)
+    assert str(caught.value).startswith(f"{finished}/candidates.parquet: is not what the run wrote")
     with pytest.raises(InputError):
-        write_report(SavedRun.open(tmp_path))
+        write_report(SavedRun.open(finished))
 
 
-def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_every_key_of_a_run_is_refused_by_its_name(finished: Path) -> None:
     """Missing or of another type: the file, the key, exit code 2."""
-    searched(space_of(1), tmp_path, workers=1, keep=20)
-    file = tmp_path / "run.json"
+    file = finished / "run.json"
     whole = json.loads(file.read_text())
     assert set(FACTS.model_fields) <= set(whole)
     for key in FACTS.model_fields:
         for changed in ({name: value for name, value in whole.items() if name != key}, whole | {key: None}):
             file.write_text(json.dumps(changed))
             with pytest.raises(InputError) as caught:
-                SavedRun.open(tmp_path)
+                SavedRun.open(finished)
             if key in changed or key != "files":
                 # Without its version a folder is of another one, which the line says first.
                 place = "" if key == "versions" else f"{file} @ "
@@ -302,7 +314,7 @@ def test_every_key_of_a_run_is_refused_by_its_name(tmp_path: Path) -> None:
     for name in whole["files"]:
         file.write_text(json.dumps(whole | {"files": whole["files"] | {name: {"bytes": -1, "sha256": ""}}}))
         with pytest.raises(InputError, match=rf"\$\.files\.{name}\.bytes: is not a whole number of at least 0"):
-            SavedRun.open(tmp_path)
+            SavedRun.open(finished)
 
 
 def test_evaluation_is_cut_in_chunks_here() -> None:

@@ -33,8 +33,8 @@ Record = Callable[[str, object], None]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     """The space, the answer of an undisturbed run, and how many tasks it had."""
     folder = tmp_path_factory.mktemp("whole")
-    run = Run(write_space(folder), folder / "run", ("--workers", "2"))
-    run.finish()
+    run = Run(write_space(folder), folder / "run")
+    kills.finished_here(run, workers=1)
     return run.space, run.answer(), run.num_tasks
 
 
@@ -91,7 +91,7 @@ def test_a_run_that_a_signal_ended_continues_to_the_same_files(
         assert code == 128 + signal.Signals[name] or (code == 0 and is_complete), said
         assert "Traceback" not in said and "ignored" not in said
         run.wait_until_gone()
-        run.finish("--resume")
+        kills.continued_here(run)
         assert run.answer() == answer, f"{name} at {moment}"
         assert_nothing_is_left(run, before)
 
@@ -189,7 +189,7 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
         kill_at(run, moment)
         run.wait_until_gone()
         kills.wait_for(lambda: not kills.ray_workers(CLUSTER_MARK))
-        kills.finished_here(run, engine="local", workers=1, resume=True)
+        kills.continued_here(run)
         assert run.answer() == answer, f"killed at {moment}"
 
 
@@ -215,5 +215,5 @@ def test_a_private_cluster_ends_with_its_driver(
         process.wait()
         run.wait_until_gone()
         process.communicate()
-        run.finish("--resume", "--engine", "local")
+        kills.continued_here(run)
     assert run.answer() == answer

@@ -20,6 +20,7 @@ from primus_search.cli import app
 from primus_search.cost.confidence.fit import AT_RISK, FIT_THRESHOLD, FITS
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.run_folder.saved_run import SavedRun
+from tests.support.daily import drawn
 
 ROOT = Path(__file__).parents[2]
 NARROW = ["--set", "tp=[1,2]", "--set", "pp=1", "--set", "cp=1", "--set", "recompute=none"]
@@ -242,7 +243,8 @@ COLOUR = re.compile(r"\x1b\[(?:[0-9;]*;)?(?:3[0-7]|4[0-7]|9[0-7]|10[0-7]|38;[0-9
 
 
 def test_no_color_is_obeyed_on_a_terminal(runs: Path) -> None:
-    for words in (["pareto", str(runs / "a")], ["schedules", "--stages", "2", "--microbatches", "4"], ["hardware"]):
+    commands = (["pareto", str(runs / "a")], ["schedules", "--stages", "2", "--microbatches", "4"], ["hardware"])
+    for words in drawn("no colour", commands, 1):
         assert not COLOUR.search(on_a_terminal(words, {"NO_COLOR": "1"})), words[0]
 
 
@@ -251,7 +253,7 @@ def test_a_reader_that_goes_away_ends_a_run_quietly_and_its_folder_is_written(tm
     command = f"{sys.executable} -m primus_search {' '.join(words)} | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == f"run folder: {tmp_path / 'run'}\n" and done.stdout.count("\n") == 1
-    assert SavedRun.open(tmp_path / "run").ranking and (tmp_path / "run/report.html").exists()
+    assert SavedRun.open(tmp_path / "run").ranking and list((tmp_path / "run").glob("*.html"))
 
 
 def test_every_word_of_the_printed_tables_is_in_the_glossary(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.exploration.expected import RATE as EXPECTED
+from primus_search.exploration.run_folder.saved_run import SavedRun
+from primus_search.report.html import content, page
 from primus_search.values.candidates import COLUMN_NAMES
 from tests.learning.test_learn_command import megatron_log, written
 from tests.support.written_logs import STEP_S
@@ -170,9 +172,10 @@ def test_a_run_has_one_rate_in_every_answer(site: Path) -> None:
     assert f"{explained[EXPECTED]:,.0f}" == said
     projected = json.loads(ran("project", "--row", f"{again}:{rank}", "--json"))
     assert (f"{projected[EXPECTED]:,.0f}", projected["time_evidence"]) == (said, "run")
-    page = (again / "report.html").read_text()
-    assert said.replace(",", "") in page.replace(",", "")
-    (point,) = json.loads(page.split('id="data">')[1].split("</script>")[0])["own_runs"]
+    saved = SavedRun.open(again)
+    text = page(saved, content(saved))
+    assert said.replace(",", "") in text.replace(",", "")
+    (point,) = json.loads(text.split('id="data">')[1].split("</script>")[0])["own_runs"]
     assert (f"{point['rate']:,.0f}", point["GB"]) == (said, pytest.approx(float(own["memory_bytes"]) / 1e9, rel=0.05))
 
 

@@ -110,6 +110,7 @@ def projected_and_traced(model: Model, adapters: Adapters | None, knobs: dict[st
     return [projected, traced_peak(job.model, c, workload)]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("knobs", [KEPT, FULL], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("adapters", [None, ATTENTION, QUERIES_AND_VALUES], ids=["sft", "lora", "lora of q and v"])
 @pytest.mark.parametrize("model", [GPT, MOE], ids=["gpt", "moe"])
@@ -119,6 +120,7 @@ def test_a_step_holds_what_is_projected(model: Model, adapters: Adapters | None,
     assert projected == pytest.approx(traced, rel=bar)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("window", [32, 256])
 @pytest.mark.parametrize("knobs", [KEPT, FULL], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("base", PACKED, ids=lambda one: one.name)
@@ -155,6 +157,7 @@ def trained_peak(model: Model, c: Candidates, workload: Workload) -> float:
         gc.enable()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "adapters", "knobs"),
     [(GPT, ATTENTION, KEPT), (GPT, QUERIES_AND_VALUES, FULL), (MOE, ATTENTION, KEPT)],

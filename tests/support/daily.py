@@ -1,0 +1,23 @@
+"""What a test draws anew every day, where it walks a list itself; parameters of tests have the mark `daily(n)`."""
+
+import os
+import random
+from collections.abc import Collection
+from typing import TypeVar
+
+import pytest
+
+DAY = "TEST_DAY"
+"""Variable of the environment with the day whose samples are drawn."""
+TODAY_OR_ALL = [False, pytest.param(True, marks=pytest.mark.full)]
+"""Parameters of a test that walks a list: what the day draws, and under `full` the whole of it."""
+
+One = TypeVar("One")
+
+
+def drawn(name: str, ones: Collection[One], count: int, *, whole: bool = False) -> list[One]:
+    """So many of them as the day and the name draw, in their order; `whole`: all."""
+    if whole or count >= len(ones):
+        return list(ones)
+    places = set(random.Random(os.environ[DAY] + name).sample(range(len(ones)), count))
+    return [one for place, one in enumerate(ones) if place in places]
