@@ -7,6 +7,7 @@ import numpy as np
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
 from primus_search.values.candidates import Floats, Recompute
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, Mixer, Split
+from primus_search.values.model.mixer import WeightMatrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,8 +29,13 @@ def mixer_share_params(mixer: Mixer, hidden: int, s: Share) -> Floats:
     split, whole = mixer.vectors(hidden)
     count: Floats = split / s.tp + whole
     for p in mixer.projections(hidden):
-        count = count + p.params / _ranks(p.split, 0 if p.group == "qkv" else p.limit, s)
+        count = count + p.params / projection_ranks(p, s)
     return count
+
+
+def projection_ranks(p: WeightMatrix, s: Share) -> Floats:
+    """Ranks that divide a projection's parameters."""
+    return _ranks(p.split, 0 if p.group == "qkv" else p.limit, s)
 
 
 def mixer_outputs(mixer: Mixer, hidden: int, s: Share) -> Floats:

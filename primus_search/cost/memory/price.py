@@ -24,6 +24,7 @@ from primus_search.cost.memory.parameters import (
 from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
 from primus_search.cost.memory.tower_memory import tower_state, towers_kept
+from primus_search.cost.memory.whole_matrices import empty_room
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
@@ -110,6 +111,8 @@ def state_prices(model: Model, stack: Stack, workload: Workload, s: Share) -> Pr
     prices.put_state(head, state(stack, s, matrix, s.shards, is_linear=False, is_trained=is_trained))
     prices.put_state(units.at("final_norm"), state(stack, s, norm, s.shards, is_linear=False, is_trained=is_trained))
     prices.put_state(units.at("mtp"), mtp_state(model, stack, s))
+    for unit, room in empty_room(model, stack, s).items() if is_trained else ():
+        prices.put_state(units.at(unit), room)
     moe, nothing = model.moe, np.zeros_like(s.tp)
     experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp
     widest = np.maximum.reduce([mixer_share_params(model.mixer(kind), model.hidden, s) for kind in kinds])
