@@ -14,7 +14,7 @@ from primus_search.launch.write.shell import Text, argument_table, launch_file, 
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import constant_settings, padding_multiple, routing_settings
 from primus_search.models.registered import registered_model
-from primus_search.values.model import CompressedAttention
+from primus_search.values.model import CompressedAttention, Model
 
 PLAIN_MODEL = "language_model.yaml"
 PATTERNS = ("window_attn_skip_freq", "linear_attention_freq")
@@ -29,6 +29,8 @@ OFF = (
     "multi_latent_attention",
 )
 """Switches of a model that Primus' plain model may have on."""
+
+NO_BIAS = "no bias of routing: Megatron takes it with sigmoid scores alone"
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
@@ -76,7 +78,8 @@ def experiment(job: LaunchJob) -> Text:
         "modules": {"post_trainer" if tuned else "pre_trainer": module},
     }
     own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
-    return launch_file(job, "notes.txt", [*own_data, *edits(job)], written(data))
+    lost = [NO_BIAS] if _is_compressed(job.model) else edits(job)
+    return launch_file(job, "notes.txt", [*own_data, *lost], written(data))
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
@@ -91,11 +94,22 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 def _constants(job: LaunchJob) -> dict[str, Any]:
     """What Primus' own file of the shape may have of another model: epsilon, rotation, routing, padding."""
     model = job.model
-    said = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
+    said: dict[str, Any] = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
     said |= {"use_rope_scaling": False} | constant_settings(model)
-    if model.is_moe and not any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds):
+    if _is_compressed(model):
+        said |= {"rope_type": "rope", "moe_router_enable_expert_bias": False}
+    elif model.is_moe:
         said |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
     return said
+
+
+def _is_compressed(model: Model) -> bool:
+    """Whether a model has DeepSeek-V4's attention, whose rotation Primus' classes stretch by themselves.
+
+    Megatron's checks refuse YaRN without latent attention and a bias of routing beside scores other than a sigmoid
+    (examples/deepseek-v4/run_deepseek_v4.sh sets both).
+    """
+    return any(isinstance(kind.mixer, CompressedAttention) for kind in model.kinds)
 
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, patch
@@ -74,7 +75,7 @@ class Megatron:
                 _counts_micro_batches(args)
                 _groups_ranks(args)
                 config = self.module.core_transformer_config_from_args(args)
-                _deals_layers(config)
+                _deals_segments(args, config) if args.hybrid_layer_pattern else _deals_layers(config)
             except SystemExit:
                 last = (noise.getvalue().strip().splitlines() or ["?"])[-1]
                 return Verdict(False, f"parser: {last[-300:]}", "argparse")
@@ -128,13 +129,31 @@ def _deals_layers(config: Any) -> None:
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
 
     virtual = config.virtual_pipeline_model_parallel_size
-    if config.pipeline_model_parallel_layout is None and not getattr(config, "hybrid_layer_pattern", None):
+    if config.pipeline_model_parallel_layout is None:
         for rank in range(config.pipeline_model_parallel_size):
             get_num_layers_to_build(config, 0 if virtual else None, rank)
     if config.num_moe_experts:
         layers = {name: MagicMock() for name in vars(gpt_layer_specs) if re.fullmatch(SPECS, name)}
         with patch.multiple(gpt_layer_specs, **layers):
             gpt_layer_specs.get_gpt_decoder_layer_specs(config, use_transformer_engine=False)
+
+
+def _deals_segments(args: Any, config: Any) -> None:
+    """Refuses a pattern of a hybrid stack that stages do not divide, as building its model does."""
+    import torch
+    from megatron.core.ssm import mamba_hybrid_layer_allocation as allocation
+
+    select, stages = allocation.select_pipeline_segment, config.pipeline_model_parallel_size
+    main = allocation.parse_hybrid_pattern(args.hybrid_layer_pattern).main_pattern or ""
+    ends = config.num_layers_in_first_pipeline_stage, config.num_layers_in_last_pipeline_stage
+    virtual = range(config.virtual_pipeline_model_parallel_size or 0) or [None]
+    for rank, stage in product(range(stages), virtual):
+        with (
+            patch.object(torch.distributed, "get_rank", lambda *_, rank=rank: rank),
+            patch.object(torch.distributed, "get_world_size", lambda *_: stages),
+            patch.dict(select.__globals__, {name: MagicMock() for name in select.__globals__ if name[:4] == "log_"}),
+        ):
+            select(main, MagicMock(), stage, *ends)
 
 
 SPECS = r"get_gpt_layer_\w+_spec"

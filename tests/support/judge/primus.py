@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 from tests.support.judge.megatron import Megatron
 from tests.support.judge.verdict import Verdict
@@ -29,6 +29,7 @@ PATCHES = {"setup": "megatron.env.", "build_args": "megatron.args.", "before_tra
 """Prefix of the patches of a phase that concern arguments; others patch what trains."""
 EXPORTS = re.compile(r"^export (\w+)=(?:\$\{\w+:-)?(\w+)\}?$", re.MULTILINE)
 """Variables that a script of Primus' runner exports, with their value where nothing else gives one."""
+LAUNCHER = "primus.backends.megatron.core.pipeline_parallel.primuspipe.pipeline_launcher"
 VOCABULARY = 128256
 """Tokens of a job whose tokenizer says how many there are."""
 
@@ -109,7 +110,8 @@ def _starts_its_pipeline(args: Any) -> None:
     """Refuses an algorithm with stages that it does not take, as Primus' own pipeline does where it starts."""
     if not getattr(args, "patch_primus_pipeline", False):
         return
-    launcher = importlib.import_module("primus.backends.megatron.core.pipeline_parallel.primuspipe.pipeline_launcher")
+    with patch("torch.cuda.Stream", MagicMock()):  # one is made with the module
+        launcher = importlib.import_module(LAUNCHER)
 
     def made(*_: Any) -> None:
         raise SchedulerMade
