@@ -10,7 +10,7 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.contract import translated
 from primus_search.launch.experiment import Experiment, settled, silent_axes
-from primus_search.launch.read import experiments
+from primus_search.launch.read import experiments, megatron_experiments
 from primus_search.launch.read.recipes import is_recipe
 from primus_search.launch.world import World
 from primus_search.learning.readers import read_log
@@ -108,7 +108,7 @@ def launched(reading: LogReading, model: Model | None) -> tuple[Experiment, dict
         reading, "pp", 1
     ) * printed_count(reading, "cp", 1)
     whole = {**UNPRINTED.get(reading.contract, {}), **given}
-    started = experiments.of_settings(Path(reading.source), framework, whole, gpus, model, is_whole=False)
+    started = megatron_experiments.of_settings(Path(reading.source), framework, whole, gpus, model, is_whole=False)
     row = dict(started.row) | {"vpp": 1 if started.row["pp"] == 1 else started.row["vpp"]}
     assumed = dict(reading.assumed)
     if not is_whole:
@@ -125,7 +125,9 @@ def is_dump(reading: LogReading) -> bool:
     """Whether a log prints all that its program is set to, so that what it does not print is at its default."""
     if reading.contract == TITAN:  # announces what is on
         return any(key.startswith("compile.") for key in reading.settings)
-    return len(reading.settings) >= (experiments.LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED)
+    return len(reading.settings) >= (
+        megatron_experiments.LEAST_ARGUMENTS if reading.contract in DUMPED else LEAST_CONFIGURED
+    )
 
 
 def _degrees(framework: Framework, reading: LogReading) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def model_of_log(reading: LogReading) -> tuple[Model | None, Sequence[Problem]]:
         return None, (Problem(reading.source, "the log prints no sizes of the model; give --model NAME"),)
     if not is_dump(reading):
         facts.setdefault("add_bias_linear", False)
-    found, problems = experiments.model_of_arguments(Path(reading.source), facts)
+    found, problems = megatron_experiments.model_of_arguments(Path(reading.source), facts)
     if found is None:
         return None, problems
     name = str(reading.model.get("model_name") or f"{found.num_layers} layers of {found.hidden}")

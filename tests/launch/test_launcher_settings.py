@@ -94,9 +94,20 @@ actor_train:
   device_mapping: list(range(0, 8))
 critic: {device_mapping: "list(range(8, 16))"}
 """
+AUTOMODEL = """
+step_scheduler: {global_batch_size: 64, local_batch_size: 2}
+model: {pretrained_model_name_or_path: Qwen/Qwen3-8B}
+distributed: {strategy: fsdp2, tp_size: 1, cp_size: 1}
+dataset: {seq_length: 2048}
+optimizer: {_target_: torch.optim.Adam}
+ci: {nproc_per_node: 4, nodes: 2}
+"""
 MAXTEXT = """
-export LIBTPU_INIT_ARGS="--xla_tpu_scoped_vmem_limit_kib=81920"
 python3 MaxText/train.py MaxText/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=4 max_target_length=1024
+"""
+PRIMUS = """
+modules:
+  pre_trainer: {framework: maxtext, model: llama3_70B.yaml, overrides: {per_device_batch_size: 2}}
 """
 
 
@@ -128,7 +139,8 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "odds": ("train.py", TUNER.replace("SupervisedFinetune", "ORPO"), "loss of this kind"),
     "rollouts": ("train.yaml", TRAINER + "max_prompt_length: 512\nnum_generations: 8\n", "rollouts"),
     "masked tokens": ("train.yaml", AXOLOTL + "plugins: [axolotl.integrations.diffusion.DiffusionPlugin]\n", "masked"),
-    "TPUs": ("train.sh", MAXTEXT, "starts TPUs"),
+    "TPUs": ("train.sh", "export LIBTPU_INIT_ARGS=--xla_x=1\n" + MAXTEXT, "starts TPUs"),
+    "teacher": ("train.yaml", AUTOMODEL + "teacher_model: {pretrained_model_name_or_path: x}\n", "a teacher"),
 }
 
 
@@ -150,6 +162,11 @@ NOTED: dict[str, tuple[str, str, str]] = {
     ),
     "paged": ("train.yaml", TRAINER + "optim: paged_adamw_8bit\n", "optim: paged_adamw_8bit (not priced: less or more"),
     "sm3": ("train.yml", NEOX.replace("Adam", "sm3"), "optimizer.type: sm3 (not priced: less or more memory"),
+    "muon": (
+        "train.yaml",
+        AUTOMODEL.replace("torch.optim.Adam", "x.Dion"),
+        "optimizer._target_: x.Dion (not priced: less",
+    ),
     "critic": ("train.yaml", ROLL, "critic.device_mapping: list(range(8, 16)) (not priced: less memory, faster"),
 }
 
@@ -163,7 +180,7 @@ def test_what_is_not_priced_is_said_whatever_pattern_without_effect_it_fits(tmp_
 @pytest.mark.parametrize(
     ("text", "key"),
     [(AXOLOTL + "optimizer: adamw_torch_fused\n", "optimizer"), (FOUNDRY, "optimizer"), (TORCHTUNE, "optimizer"),
-     (NEOX, "optimizer"), (TRAINER + "optim: adamw_torch\n", "optim"),
+     (NEOX, "optimizer"), (AUTOMODEL, "optimizer"), (TRAINER + "optim: adamw_torch\n", "optim"),
      (NEOX, "hidden_dropout"), (NEOX, "attention_dropout")],
 )  # fmt: skip
 def test_what_is_priced_as_it_stands_is_not_said(tmp_path: Path, text: str, key: str) -> None:
@@ -175,6 +192,18 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "rollouts in rows": ("train.toml", PRIME_RL, {"batch": 256, "seq_length": 16384}),
     "rollouts as rows": ("train.toml", PRIME_RL.replace("seq_len = 8192", ""), {"batch": 512, "seq_length": 16384}),
     "weights in FP32": ("train.yaml", LEVANTER, {"state_format": "fp32_all", "batch": 256}),
+    "weights in FP32 by default": ("train.sh", MAXTEXT, {"state_format": "fp32_all", "batch": 32}),
+    "weights in BF16": (
+        "train.sh",
+        MAXTEXT.replace("per_dev", "weight_dtype=bfloat16 per_dev"),
+        {"state_format": "stack"},
+    ),
+    "weights of Primus": ("train.yaml", PRIMUS, {"state_format": "stack", "batch": 16}),
+    "rows of packs": (
+        "train.yaml",
+        AUTOMODEL.replace("dataset: {seq_length: 2048}", "packed_sequence: {pack_size: 4096}"),
+        {"seq_length": 4096},
+    ),
     "ZeRO": ("train.sh", CHAT, {"sharding": "fsdp2", "seq_length": 512, "batch": 64}),
 }
 
@@ -185,6 +214,12 @@ def test_sizes_that_other_keys_give(tmp_path: Path, name: str) -> None:
     read = job(tmp_path, file, text)
     found = {**read.row, "seq_length": read.seq_length, "batch": read.global_batch_size}
     assert {key: found[key] for key in sizes} == sizes
+
+
+def test_devices_of_a_file_are_those_it_names(tmp_path: Path) -> None:
+    world = job(tmp_path, "train.yaml", AUTOMODEL).world
+    assert (world.gpus, world.per_node) == (8, 4)
+    assert job(tmp_path, "train.yaml", AUTOMODEL.replace(", nodes: 2", "")).world.gpus == 4
 
 
 @pytest.mark.parametrize(("more", "inner"), [("", 11008), (", hidden_dim_multiplier: 1.3", 14336)])

@@ -18,7 +18,8 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.launch.contract import is_off
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.experiments import is_experiment, of_settings, read_experiment
+from primus_search.launch.read.experiments import is_experiment, read_experiment
+from primus_search.launch.read.megatron_experiments import of_settings
 from primus_search.launch.refusals import refused
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.values.machine.framework import Framework

@@ -1,6 +1,7 @@
 """Settings that other keys of a launcher's file give: sums of products, and the defaults of the launcher."""
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -47,6 +48,7 @@ def names_in(launcher: Launcher) -> set[str]:
     return {word for many in launcher.formulas.values() for one in many for word in _NAME.findall(one)}
 
 
+@lru_cache
 def settings_read(contract: str) -> frozenset[str]:
     """Names of a contract that make the candidate, the model or the workload."""
     if contract == ANY:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,6 @@ def read_launcher(
         if not words:
             arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, PLACES.findall(text)), default=1) + 1))
             raise ValueError(f"wants arguments: primus-search project {shown(path)} --args '{arguments}'")
-        given |= {key: variables[key] for key in launcher.refused if key in variables and key not in given}
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
 
@@ -227,39 +227,57 @@ VALUE = "$value"
 
 def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[str]]:
     """Settings under the names of the contract, and a note of each that is not among them."""
-    read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
-    read |= {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
-    of_formulas, counts = names_in(launcher), settings_read(launcher.contract)
     found: dict[str, Any] = {}
     notes: list[str] = []
     for key, value in given.items():
-        bare = next((key.removeprefix(one) for one in launcher.prefixes if key.startswith(one)), "")
-        bare = key if key in launcher.own else bare
         if meanings := launcher.translated.get(key):
             meant = next((one for words, one in meanings.items() if fits(value, words)), None)
             found |= {k: value if v == VALUE else v for k, v in (meant or {}).items()}
             notes += [] if meant is not None else [_unpriced(launcher, key, value)]
         elif key in launcher.renamed:
             found[launcher.renamed[key]] = value
-        elif bare in counts and key not in (*read, *launcher.irrelevant):
-            found[bare] = value  # whatever pattern of names without effect it fits
-        elif key in launcher.effects and key not in launcher.irrelevant and key not in read - launcher.refused.keys():
-            notes += [] if is_off(value) else [_unpriced(launcher, key, value)]  # whatever such pattern it fits
-        elif (
-            any(fnmatchcase(key, one) for one in (*read, *launcher.irrelevant))
-            or key.startswith(f"{launcher.config}.")
-            or (key in of_formulas and not bare)
-        ):
-            continue
-        elif any(fnmatchcase(key, one) for one in launcher.effects):
-            notes += [] if is_off(value) else [_unpriced(launcher, key, value)]
-        elif bare:
-            found[bare] = value
-        elif not is_off(value):
-            notes.append(f"{key}: {shortened(value)}")
+        elif (role := _role(launcher, key)) is KeyRole.SETTING:
+            found[_bare(launcher, key)] = value
+        elif role is KeyRole.NOTED and not is_off(value):
+            notes.append(_unpriced(launcher, key, value))
     for key, meanings in launcher.overrules.items():
         found |= next((one for words, one in meanings.items() if fits(given.get(key), words)), {})
     return found, notes
+
+
+class KeyRole(Enum):
+    """What becomes of a key that a table does not rename: a setting of the contract, a note, nothing."""
+
+    SETTING = "setting"
+    NOTED = "noted"
+    QUIET = "quiet"
+
+
+def _role(launcher: Launcher, key: str) -> KeyRole:
+    """The first of the ranks that has a key: single names before patterns of names, whatever patterns they fit."""
+    bare, elsewhere = _bare(launcher, key), _read_elsewhere(launcher)
+    ranks = (
+        (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, KeyRole.QUIET),
+        (bare in settings_read(launcher.contract), KeyRole.SETTING),
+        (key in launcher.effects, KeyRole.NOTED),
+        (key in names_in(launcher) and not bare, KeyRole.QUIET),
+        (any(fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), KeyRole.QUIET),
+        (any(fnmatchcase(key, one) for one in launcher.effects), KeyRole.NOTED),
+        (bool(bare), KeyRole.SETTING),
+    )
+    return next((one for has, one in ranks if has), KeyRole.NOTED)
+
+
+def _bare(launcher: Launcher, key: str) -> str:
+    """The contract's own name that a key has, behind a section or alone; empty where it has none."""
+    behind = next((key.removeprefix(one) for one in launcher.prefixes if key.startswith(one)), "")
+    return key if key in launcher.own else behind
+
+
+def _read_elsewhere(launcher: Launcher) -> set[str]:
+    """Names of keys, which may have `*`, that say something else than a setting of the contract."""
+    read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
+    return read | {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
 
 
 def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
