@@ -164,11 +164,13 @@ def outer(logs: Floats, weights: Floats, runs: float) -> tuple[float, float]:
 
 
 def write_bands(bands: Mapping[str, Mapping[str, Band]], folder: Path, date: str) -> None:
-    """Write the `errors:` section of every stack file, in place of an older one."""
+    """Write the `errors:` section of every stack file, in place of an older one; bands of `supposed_software` stay."""
     for name, regimes in bands.items():
         path = folder / "stacks" / f"{name}.yaml"
-        text = re.sub(r"^errors:\n(?:  .*\n)*", "", path.read_text(), flags=re.M).rstrip("\n") + "\n"
-        lines = ["errors:"]
+        text = path.read_text()
+        supposed = "".join(re.findall(rf"^  {ASSUMED}\w+/.*\n(?:    .*\n)*", text, flags=re.M))
+        text = re.sub(r"^errors:\n(?:  .*\n)*", "", text, flags=re.M).rstrip("\n") + "\n"
+        lines = ["errors:", *supposed.splitlines()]
         for kind, (low, high, runs) in regimes.items():
             source = f"runs left out by {', '.join(HONEST)}, {date}"
             if kind.startswith(ASSUMED):

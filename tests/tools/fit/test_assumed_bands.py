@@ -10,7 +10,7 @@ from primus_search.cost.confidence.uncertainty import ASSUMED
 from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.intervals import HONEST, Band, assumed_bands, outer
+from tools.fit.intervals import HONEST, Band, assumed_bands, outer, write_bands
 from tools.fit.supposed_software import made_with
 
 RUNS = Path(__file__).parents[2] / "oracle" / "data" / "training_runs.csv"
@@ -64,3 +64,17 @@ def test_runs_whose_software_was_guessed_count_as_they_were_measured() -> None:
     errors = dict.fromkeys(HONEST, np.concatenate([np.zeros(len(known)), np.full(len(known), np.log(0.4))]))
     after = assumed_bands([*known, *guessed], errors, ["megatron_lm"])["megatron_lm"][ASSUMED + "dense"]
     assert after[1] > 2.0 > before[1] and after[2] > before[2]
+
+
+def test_bands_that_other_commands_wrote_stay(tmp_path: Path) -> None:
+    """A fit replaces its own bands and leaves those of `tools.fit supposed`."""
+    (tmp_path / "stacks").mkdir()
+    file = tmp_path / "stacks" / "mine.yaml"
+    supposed = '  assumed_moe/sm90:\n    low: {value: 0.6, source: "s"}\n    stacks: one 0.5, two 0.3\n'
+    file.write_text(f'name: mine\nerrors:\n  moe:\n    low: {{value: 0.9, source: "old"}}\n{supposed}')
+    write_bands({"mine": {"moe": (0.8, 1.2, 3)}}, tmp_path, "2026-11-28")
+    assert supposed in (text := file.read_text())
+    assert text.count("  moe:\n") == 1
+    assert "old" not in text
+    write_bands({"mine": {"moe": (0.8, 1.2, 3)}}, tmp_path, "2026-11-28")
+    assert file.read_text() == text
