@@ -12,12 +12,13 @@ contain no communication. A piece that was not measured keeps its law.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from primus_search.cost.memo import KeyNumbers, distinct, in_order
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
-from primus_search.cost.parts.layer import layer_operations, recompute_s
+from primus_search.cost.parts.layer import layer_operations, recompute_shares
 from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tallied
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
@@ -26,8 +27,6 @@ from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, Cud
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Recompute, Scope, reading
 from primus_search.values.layout import StageLayers
-from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
 KEY_COLUMNS = tuple(name for name in COLUMN_NAMES if name in reading(Enters.KERNELS | Enters.REPEATS))
@@ -102,7 +101,7 @@ def put_measured(work: Work, measured: MeasuredLayers, piece: int, c: Candidates
                 work.forward_module_s[:, row] *= scale
             elif which is Pass.INPUT_GRAD:
                 work.core_backward_s[row] *= scale
-        work.kernels[:, row] = 0.0
+        work.kernels[..., row] = 0.0
 
 
 def put_recompute(seconds: Floats, measured: MeasuredLayers, piece: int, c: Candidates) -> Floats:
@@ -242,23 +241,16 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
         beside, first = pricing.numbered([number, *columns])
         work, number = work.take(number[first]), beside
         _add_beside(pricing, piece, work, c.take(first))
-    kind, acc, stack = pricing.kind(piece), pricing.job.accelerator, pricing.job.stack
-    dispatcher = np.where(c.has_fused_dispatch[first], stack.host.host_dispatch_factor, 1.0)
-    enters_fp8 = (exchange_overlap_share(stack, c.take(first)) > 0.0) & (c.fp8[first] != Fp8.NONE)
-    dispatcher = dispatcher * np.where(enters_fp8, stack.host.host_overlap_factor, 1.0)
-    graphs = c.graph_scope(stack.host.cuda_graph)[first]
-    bookkeeping = dispatcher if kind is not None and kind.is_moe else 0.0
-    num_experts = moe.num_experts if (moe := pricing.job.model.moe) and kind is not None and kind.is_moe else 0
-    hooks_s = np.where(c.sharding[first] >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
-    is_doubled = (c.fp8[first] == Fp8.MXFP8) & stack.precision.has_fp8_param_gather
-    hooks_s = hooks_s * (PARAMS_PER_EXPERT * num_experts / c.ep[first]) * np.where(is_doubled, 2.0, 1.0)
-    hooks_wait_s = _add_launches(work, acc, stack, graphs, bookkeeping=bookkeeping, hooks_s=hooks_s)
+    kind, power = pricing.kind(piece), pricing.job.stack.host.host_race_power
+    host = _launches(pricing, kind, work, c.take(first))
+    for which in _HOST_PASSES:
+        host_s, device_s = _racers(work, host, which)
+        work.seconds[which, Part.LAUNCH] += race_s(host_s, device_s, power) - device_s
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:
         again, first = pricing.numbered([number, c.recompute])
-        repeated_s = recompute_s(work.forward_module_s[:, number[first]], c.recompute[first])
-        repeats_hooks = (c.recompute[first] & int(Recompute.FULL)) > 0
-        repeated_s = repeated_s + REPEATED_HOOKS * hooks_wait_s[number[first]] * repeats_hooks
+        at = number[first]
+        repeated_s = _repeated_s(work.take(at), _Launches(*(own[at] for own in host)), c.recompute[first], power)
         repeated_s = put_recompute(repeated_s, pricing.measured, piece, c.take(first))
     return Piece(
         pass_s=np.stack([work.pass_s(p) for p in Pass], axis=1),
@@ -313,36 +305,66 @@ REPEATED_HOOKS = 0.5
 returns at once (`_pre_forward_param_unshard`, `_post_forward` of NVIDIA/Megatron-LM fsdp/src/megatron_fsdp)."""
 
 
-def _add_launches(
-    work: Work, acc: Accelerator, stack: Stack, graphs: Ints, *, bookkeeping: Floats | float, hooks_s: Floats
-) -> Floats:
-    """Adds what a pass waits for its launches, the host's time beyond the device's; returns the forward's for hooks.
+class _Launches(NamedTuple):
+    """Seconds of the host in one direction of a piece, per row.
 
-    A replayed graph costs the device's own gap between kernels. `bookkeeping`: of a MoE layer 1, less with a fused
-    dispatcher; 0 of anything else. `hooks_s`: of the sharded parameters of its experts. A wait of the host for the
-    device (token counts) hides behind neither.
+    per_kernel_s   of a launch; one that a graph replays takes the device's own gap between kernels
+    bookkeeping_s  of router, dispatcher and experts; hooks_s: of the sharded parameters of its experts
+    wait_s         that a forward waits for the device (token counts), which hides behind nothing
     """
+
+    per_kernel_s: Floats
+    bookkeeping_s: Floats
+    hooks_s: Floats
+    wait_s: Floats
+
+
+def _launches(pricing: _Pricing, kind: LayerKind | None, work: Work, c: Candidates) -> _Launches:
+    """What the host takes for a piece, before its waits are added to the work."""
+    acc, stack, moe = pricing.job.accelerator, pricing.job.stack, pricing.job.model.moe
+    num_experts = moe.num_experts if moe and kind is not None and kind.is_moe else 0
     shares = {
         CudaGraph.NONE: 0.0,
         CudaGraph.ROUTER: stack.host.router_graph_share,
         CudaGraph.PARTIAL: stack.host.partial_graph_share,
         CudaGraph.FULL: 1.0,
     }
-    graphed = np.choose(graphs, [shares[scope] for scope in CudaGraph])
+    graphed = np.choose(c.graph_scope(stack.host.cuda_graph), [shares[scope] for scope in CudaGraph])
     ungraphed = (1.0 - graphed) * acc.launch.host_factor
-    per_kernel_s = graphed * acc.launch.graph_s + ungraphed * stack.host.host_launch_s
-    bookkeeping_s = ungraphed * stack.host.host_moe_s * bookkeeping + ungraphed * hooks_s
-    hooks_wait_s = np.zeros_like(ungraphed)
-    for which, moments in _HOST_PASSES.items():
-        device_s = sum((work.pass_s(p) for p in moments), start=np.zeros(work.kernels.shape[1]))
-        device_s = device_s - work.seconds[which, Part.LAUNCH]
-        kernels = in_order(work.kernels[p] for p in moments)
-        host_s = kernels * per_kernel_s + bookkeeping_s
-        pass_s = race_s(host_s, device_s, stack.host.host_race_power)
-        work.seconds[which, Part.LAUNCH] += pass_s - device_s
-        if which is Pass.FORWARD and np.any(hooks_s):
-            hooks_wait_s = pass_s - race_s(host_s - ungraphed * hooks_s, device_s, stack.host.host_race_power)
-    return hooks_wait_s
+    launch_s = stack.host.host_launch_s * np.where(c.tp > 1, stack.host.sharded_launch_factor, 1.0)
+    dispatcher = np.where(c.has_fused_dispatch, stack.host.host_dispatch_factor, 1.0)
+    enters_fp8 = (exchange_overlap_share(stack, c) > 0.0) & (c.fp8 != Fp8.NONE)
+    dispatcher = dispatcher * np.where(enters_fp8, stack.host.host_overlap_factor, 1.0) * (num_experts > 0)
+    hooks_s = np.where(c.sharding >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
+    is_doubled = (c.fp8 == Fp8.MXFP8) & stack.precision.has_fp8_param_gather
+    hooks_s = hooks_s * (PARAMS_PER_EXPERT * num_experts / c.ep) * np.where(is_doubled, 2.0, 1.0)
+    return _Launches(
+        per_kernel_s=graphed * acc.launch.graph_s + ungraphed * launch_s,
+        bookkeeping_s=ungraphed * stack.host.host_moe_s * dispatcher,
+        hooks_s=ungraphed * hooks_s,
+        wait_s=work.seconds[Pass.FORWARD, Part.LAUNCH].copy(),
+    )
+
+
+def _racers(work: Work, host: _Launches, which: Pass) -> tuple[Floats, Floats]:
+    """Seconds of host and device in one direction."""
+    moments = _HOST_PASSES[which]
+    device_s = in_order(work.pass_s(p) for p in moments) - work.seconds[which, Part.LAUNCH]
+    kernels = in_order(in_order(work.kernels[p]) for p in moments)
+    return kernels * host.per_kernel_s + host.bookkeeping_s + host.hooks_s, device_s
+
+
+def _repeated_s(work: Work, host: _Launches, recompute: Ints, power: float) -> Floats:
+    """Seconds one recomputed layer adds to its backward: what is repeated is launched again, bookkeeping of experts
+    where the router is, and races with the host beside both gradients."""
+    shares = recompute_shares(work.forward_module_s, recompute)
+    kernels, seconds = (in_order(shares * own) for own in (work.kernels[Pass.FORWARD], work.forward_module_s))
+    hooks_s = REPEATED_HOOKS * host.hooks_s * ((recompute & int(Recompute.FULL)) > 0)
+    launched_s = kernels * host.per_kernel_s + shares[Module.ROUTER] * host.bookkeeping_s + hooks_s
+    host_s, alone_s = _racers(work, host, Pass.INPUT_GRAD)
+    device_s = alone_s + seconds - shares[Module.ROUTER] * host.wait_s
+    more_s = race_s(host_s + launched_s, device_s, power) - device_s
+    return np.asarray(seconds + more_s - (race_s(host_s, alone_s, power) - alone_s))
 
 
 def race_s(host_s: Floats, device_s: Floats, power: float) -> Floats:

@@ -342,13 +342,12 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
 }
 
 
-def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
-    """Seconds one recomputed layer adds to its backward, per candidate; 0 where nothing is recomputed.
+def recompute_shares(forward_module_s: Floats, recompute: Ints) -> Floats:
+    """Share of each module's forward that one recomputed layer repeats in backward, (modules, candidates).
 
     forward_module_s  (modules, rows) of `work.Work`
     """
-    total = np.zeros(len(recompute))
-    shares = np.zeros((len(Module), len(total)))
+    shares = np.zeros((len(Module), len(recompute)))
     for flag, repeats in _REPEATS.items():
         is_on = ((recompute & int(flag)) > 0).astype(np.float64)
         for module, share in repeats.items():
@@ -359,4 +358,9 @@ def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
         shares[module] = np.maximum(shares[module], repeats_mlp)
     keeps_experts = ((recompute & int(Recompute.OP_SAC_EXPERTS)) > 0) & ((recompute & int(Recompute.FULL)) == 0)
     shares[Module.EXPERTS] = np.where(keeps_experts, 0.0, shares[Module.EXPERTS])
-    return in_order([total, *(shares * forward_module_s)])
+    return shares
+
+
+def recompute_s(forward_module_s: Floats, recompute: Ints) -> Floats:
+    """Seconds one recomputed layer adds to its backward on the device; 0 where nothing is recomputed."""
+    return in_order([np.zeros(len(recompute)), *(recompute_shares(forward_module_s, recompute) * forward_module_s)])

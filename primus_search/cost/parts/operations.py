@@ -169,7 +169,7 @@ class Work:
     seconds         (passes, parts, rows)
     forward_module_s (modules, rows) forward seconds by module, what recompute repeats
     core_backward_s (rows) backward seconds of attention's core
-    kernels         (passes, rows) launches
+    kernels         (passes, modules, rows) launches
     """
 
     seconds: Floats
@@ -210,7 +210,7 @@ class Work:
             seconds=self.seconds.take(rows, axis=2),
             forward_module_s=self.forward_module_s.take(rows, axis=1),
             core_backward_s=self.core_backward_s.take(rows),
-            kernels=self.kernels.take(rows, axis=1),
+            kernels=self.kernels.take(rows, axis=2),
         )
 
 
@@ -232,7 +232,7 @@ def tally(
         seconds=np.zeros((len(Pass), len(Part), rows)),
         forward_module_s=np.zeros((len(Module), rows)),
         core_backward_s=np.zeros(rows),
-        kernels=np.zeros((len(Pass), rows)),
+        kernels=np.zeros((len(Pass), len(Module), rows)),
     )
     gradient_bytes = state_bytes(stack, "gradient_bytes", np.zeros(rows, np.int64) if formats is None else formats)
     for kind, columns_of, price in _PRODUCTS:
@@ -262,7 +262,7 @@ def tallied(job: Job, operations: Sequence[Operation], c: Candidates, *, shares_
 
 def _add(work: Work, part: Part, module: Module, which: Pass, seconds: Floats, kernels: ArrayLike) -> None:
     work.seconds[which, part] += seconds
-    work.kernels[which] += np.asarray(kernels) * (seconds > 0)
+    work.kernels[which, module] += np.asarray(kernels) * (seconds > 0)
     if which is Pass.FORWARD:
         work.forward_module_s[module] += seconds
     elif module is Module.CORE:

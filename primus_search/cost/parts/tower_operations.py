@@ -99,5 +99,5 @@ def _times(work: Work, count: int, is_trained: bool) -> Work:
         seconds=work.seconds * passes[:, None, None],
         forward_module_s=work.forward_module_s * count,
         core_backward_s=work.core_backward_s * passes[Pass.INPUT_GRAD],
-        kernels=work.kernels * passes[:, None],
+        kernels=work.kernels * passes[:, None, None],
     )

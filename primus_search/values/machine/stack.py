@@ -175,6 +175,8 @@ class HostOverheads:
     """Group `host` of a stack file.
 
     host_launch_s  Host time to launch one kernel; a layer cannot run faster than its launches.
+    sharded_launch_factor  `host_launch_s` under tensor parallelism over it without: eager software whose tensors are
+        DTensors dispatches each operation in Python.
     host_race_power  How sharply the slower of host and device sets the time of a pass (docs/cost/layer.md): 1 adds
         both, 0 stands for the longer.
     host_moe_s  Host time of router, dispatcher and expert bookkeeping of one MoE layer, per direction.
@@ -194,6 +196,7 @@ class HostOverheads:
     """
 
     host_launch_s: float
+    sharded_launch_factor: float = 1.0  # stacks of earlier releases have no such number
     host_race_power: float
     host_moe_s: float
     host_dispatch_factor: float
