@@ -9,7 +9,7 @@ A stack file has these numbers as the runs had them that it was fitted to. A con
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from primus_search.launch.contract import is_off, same
+from primus_search.launch.contract import number_in, same
 from primus_search.values.machine.framework import Decision, Framework, Settings
 from primus_search.values.machine.stack import Stack, number_of
 
@@ -26,8 +26,9 @@ def decided_numbers(
         is_set = all(same(given.get(k, framework.defaults.get(k)), v) for k, v in one.settings.items())
         if not is_whole and not {*one.settings, one.key} & given.keys():
             continue
-        if one.key and not is_off(given.get(one.key)):
-            found |= {one.number: float(given[one.key]), **one.beside}
+        number = number_in(given, (one.key,), float) if one.key else None
+        if number is not None:
+            found |= {one.number: number} | ({one.per_rank: 0.0} if one.per_rank else {})
         elif one.settings and is_set and one.value is not None:
             found[one.number] = one.value
         elif one.otherwise is not None:
@@ -48,17 +49,25 @@ def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, 
 
 
 def deciding_settings(
-    framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool
+    framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool, ranks: int
 ) -> dict[str, Any]:
-    """The settings under which a job has the numbers of its stack, where a file has to set them."""
+    """The settings under which a job of so many data-parallel ranks has the numbers of its stack, where a file has to
+    set them."""
     found: dict[str, Any] = {}
     for one in _bearing(framework, row, has_experts):
         number = number_of(stack, one.number)
         if one.value is not None and number == one.value:
             found |= one.settings
-        elif one.key and number != one.absent:
-            found[one.key] = int(number)
+        elif one.key and number not in (one.absent, one.otherwise):
+            least = number_of(stack, one.per_rank) * ranks if one.per_rank else 0.0
+            found |= {**one.settings, one.key: int(max(number, least))}
     return found
+
+
+def resting_settings(framework: Framework, row: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+    """Defaults of the settings that decide numbers of a job, for a file that is laid over settings of others."""
+    keys = {key for one in _bearing(framework, row, has_experts) for key in one.settings}
+    return {key: value for key, value in framework.defaults.items() if key in keys}
 
 
 def _bearing(framework: Framework, row: Mapping[str, Any], has_experts: bool) -> Iterator[Decision]:

@@ -393,5 +393,13 @@ def test_rows_that_do_not_shard_weights_pay_nothing() -> None:
 
 def test_buckets_grow_with_the_data_parallel_size() -> None:
     grown = with_numbers(PLAIN, {"gradient_bucket_params": 4e7, "bucket_params_per_rank": 1e6})
-    assert [float(bucket_params(grown, np.array([n]))[0]) for n in (1, 40, 64, 256)] == [4e7, 4e7, 6.4e7, 2.56e8]
-    assert float(bucket_params(PLAIN, np.array([256]))[0]) == PLAIN.sharding.gradient_bucket_params
+    ranks, held = np.array([1, 40, 64, 256]), np.full(4, 1.0e9)
+    assert bucket_params(grown, ranks, held).tolist() == [4e7, 4e7, 6.4e7, 2.56e8]
+    assert (bucket_params(PLAIN, ranks, held) == PLAIN.sharding.gradient_bucket_params).all()
+
+
+def test_a_number_of_buckets_divides_the_parameters_of_a_rank() -> None:
+    divided = with_numbers(PLAIN, {"gradient_bucket_params": 4e7, "gradient_buckets": 48.0})
+    assert bucket_params(divided, np.array([1, 256]), np.array([4.8e9, 4.8e9 + 47])).tolist() == [1e8, 1e8]
+    got = gradients(Candidates.table(sharding=1), stack=with_numbers(PLAIN, {"gradient_buckets": 10.0}))
+    assert [*got.dense_gradients.count, *got.expert_gradients.count] == [4.0, 7.0]

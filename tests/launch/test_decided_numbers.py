@@ -43,19 +43,34 @@ def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
 @pytest.mark.parametrize("params", [4.0e7, 1.0e8, 2.5e8])
 def test_a_bucket_of_the_search_is_written_and_read_as_priced(params: float) -> None:
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": params})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False)
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=8)
     assert ("ddp_bucket_size" in written) == (params != 4.0e7)
     assert numbers(**written).get("gradient_bucket_params", 4.0e7) == params
     assert "ddp_bucket_size" not in deciding_settings(
-        MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False
+        MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False, ranks=8
     )
+
+
+def test_a_bucket_that_grows_with_the_ranks_is_written_as_large_as_it_is() -> None:
+    stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": 1.0e8})
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=512)
+    assert written["ddp_bucket_size"] == 512 * stack.sharding.bucket_params_per_rank
+    assert numbers(**written)["bucket_params_per_rank"] == 0.0
+
+
+def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
+    assert numbers(ddp_num_buckets="48")["gradient_buckets"] == 48.0
+    stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_buckets": 48.0})
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=512)
+    assert written["ddp_num_buckets"] == 48 and "ddp_bucket_size" not in written
+    assert "ddp_num_buckets" in decided_keys(MEGATRON, ROW, written, has_experts=False)
 
 
 @pytest.mark.parametrize("one", [one for one in MEGATRON.decides if one.settings], ids=lambda one: one.number)
 def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
     row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
     stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
-    written = deciding_settings(MEGATRON, stack, row, has_experts=True)
+    written = deciding_settings(MEGATRON, stack, row, has_experts=True, ranks=8)
     assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
     assert one.settings.keys() <= decided_keys(MEGATRON, row, written, has_experts=True)
 

@@ -73,7 +73,7 @@ def data_parallel(
     shard = c.shard_ranks(d.dp * c.cp)
     scatters = is_sharded & (shard == d.dp * c.cp)
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
-    most = bucket_params(stack, d.dp * c.cp)
+    most = bucket_params(stack, d.dp * c.cp, dense_params + expert_params)
     reduced = [
         _reduce(job, f"{of} gradients", most, group, params * replicates, scatters, sent_bytes)
         for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
@@ -94,9 +94,13 @@ def data_parallel(
     )
 
 
-def bucket_params(stack: Stack, replicas: Ints) -> Floats:
-    """Parameters of a bucket, which grows with the number of data-parallel replicas (context ranks among them)."""
-    params: Floats = np.maximum(stack.sharding.gradient_bucket_params, stack.sharding.bucket_params_per_rank * replicas)
+def bucket_params(stack: Stack, replicas: Ints, held: Floats) -> Floats:
+    """Parameters of a bucket: of those that a rank holds an equal part where their number is given, else so many, which
+    grow with the number of data-parallel replicas (context ranks among them)."""
+    numbers = stack.sharding
+    if numbers.gradient_buckets:
+        return np.maximum(held // numbers.gradient_buckets, 1.0)
+    params: Floats = np.maximum(numbers.gradient_bucket_params, numbers.bucket_params_per_rank * replicas)
     return params
 
 

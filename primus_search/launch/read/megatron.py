@@ -17,7 +17,6 @@ from primus_search.values.model import Model
 LEVELS = "hierarchical_context_parallel_sizes"
 RANK_TOKENS = "max_seqlen_per_dp_cp_rank"
 """Ranks of the all-to-all and of the ring around it (ModelParallelConfig:103)."""
-BUCKET = "ddp_bucket_size"
 GROUP = "microbatch_group_size_per_vp_stage"
 COUNTED = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 

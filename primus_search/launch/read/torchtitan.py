@@ -39,9 +39,9 @@ ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
 COMPILE, COMPONENTS = "compile.enable", "compile.components"
 EAGER = "eager"
 """The variant of a stack whose blocks are not compiled."""
-CLASSED = ("activation_checkpoint", "dataloader", "loss", "optimizer")
+CHECKPOINTING, LOSS = "activation_checkpoint", "loss"
+CLASSED = (CHECKPOINTING, "dataloader", LOSS, "optimizer")
 """Sections of 0.3.0 that are one of several classes."""
-CHECKPOINTING = "activation_checkpoint"
 EXPERT_TP = "parallelism.expert_tensor_parallel_degree"
 HEADS = ("output", "lm_head")
 """The output layer in 0.2.2 and in 0.3.0."""

@@ -8,7 +8,7 @@ from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import shown
 from primus_search.launch.adapters import LoraKeys, tuning_in
-from primus_search.launch.contract import translated, whole
+from primus_search.launch.contract import translated
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read import torchtitan, torchtitan_models
 from primus_search.launch.read.torchtitan_models import NAME, model_of_module
@@ -85,7 +85,8 @@ def of_torchtitan(
         flavor = f"model.flavor: {found['model.flavor']}"
         notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
     is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
-    written = {**framework.defaults, **found, **_facts(loaded, found)} if is_whole and loaded else NOTHING
+    facts = {"num_chunks": int(read.numbers.get("loss_chunks", 1)), **_facts(loaded, found)} if loaded else {}
+    written = {**framework.defaults, **found, **facts} if is_whole and loaded else NOTHING
     variant = torchtitan.EAGER if is_eager else ""
     return replace(
         read, not_modelled=(*notes, *notes_of_tuning), variant=variant, written=written, tuning=tuning or read.tuning
@@ -103,7 +104,6 @@ def _facts(model: Model, found: Settings) -> dict[str, Any]:
         "is_tied": model.is_tied,
         "num_mtp_layers": model.num_mtp_layers,
         "attn_type": torchtitan_models.kernel(_flavor_name(found)),
-        "num_chunks": whole("loss.num_chunks", found.get("loss.num_chunks", 8), least=1),
         "non_blocking_capacity_factor": found.get("model_spec.non_blocking_capacity_factor"),
     }
 

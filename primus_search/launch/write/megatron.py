@@ -14,7 +14,7 @@ from primus_search.base.errors import InputError
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
-from primus_search.launch.read.megatron import BUCKET, GROUP, LEVELS, RANK_TOKENS
+from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
 from primus_search.launch.workload_settings import workload_settings
@@ -123,10 +123,9 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         said[RANK_TOKENS] = workload.seq_length // row["cp"]
     if row["sharding"] == "hsdp":
         said[framework.spellings["shard_group"].key] = job.num_copies
-    stack = job.cluster.stack
-    decided = deciding_settings(framework, stack, row, has_experts=job.model.is_moe)
-    if BUCKET in decided:  # a bucket of a file does not grow with the ranks
-        decided[BUCKET] = max(decided[BUCKET], int(stack.sharding.bucket_params_per_rank * job.dp * row["cp"]))
+    decided = deciding_settings(
+        framework, job.cluster.stack, row, has_experts=job.model.is_moe, ranks=job.dp * row["cp"]
+    )
     if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
         decided.setdefault("overlap_param_gather", True)
     return decided | said | workload_settings(job) | _recompute(job)

@@ -5,6 +5,7 @@ from itertools import count
 from typing import Any
 
 from primus_search.launch.contract import settings_of
+from primus_search.launch.decided import deciding_settings
 from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE, nested
 from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import Inexpressible, LaunchJob
@@ -29,7 +30,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
 def _job_files(job: LaunchJob, main: str, said: Mapping[str, Any]) -> dict[str, Text]:
     import tomli_w
 
-    if job.cluster.stack.memory.loss_chunks > 1:
+    if "loss" in said:
         raise Inexpressible(f"{job.framework.title} has no loss in pieces; no launch file of stack.loss_chunks above 1")
     found: dict[str, Text] = {main: launch_file(job, "notes.txt", edits(job), tomli_w.dumps(nested(said)))}
     return found | ({MODEL_FILE: model_file(job)} if flavor_of(job.framework, job.model) is None else {})
@@ -61,9 +62,10 @@ def settings(job: LaunchJob) -> dict[str, Any]:
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    found = (
-        sizes | written | workload_settings(job) | _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
-    )
+    has_experts, ranks = job.model.is_moe, job.dp * row["cp"]
+    decided = deciding_settings(job.framework, job.cluster.stack, row, has_experts=has_experts, ranks=ranks)
+    found = sizes | written | decided | workload_settings(job)
+    found |= _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
     if MODE in job.framework.defaults:
         return _named(job) | found
     found.pop(EXPERT_TP, None)  # follows from tensor and expert parallelism

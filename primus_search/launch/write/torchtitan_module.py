@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from primus_search.files.known_keys import key_table
-from primus_search.launch.read.torchtitan import flattened, nested
+from primus_search.launch.read.torchtitan import LOSS, flattened, nested
 from primus_search.launch.read.torchtitan_models import MOE_ARGS, NAME, defaults_of, model_of
 from primus_search.launch.write.job import LaunchJob, unsaid_constants
 from primus_search.launch.write.shell import launch_file
@@ -26,9 +26,6 @@ KEPT = {"Float8LinearConverter": ["lm_head", "router.gate"]}
 CONVERTED = {"MXFP8LinearConverter": ["attention", "feed_forward", "shared_experts"]}
 """Modules that a converter takes, where it has to be told."""
 
-CHUNKS = 8
-"""Pieces of the loss where its configuration names none: components/loss.py ChunkedLossWrapper."""
-
 
 def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
     """The module of a job with these settings. Raises `Inexpressible` for a model that no family of torchtitan is."""
@@ -37,15 +34,14 @@ def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
     shape = None if own else _shape(job)
     converter = next(iter(settings[CONVERTERS]), "")
     checkpointing, has_mtp = settings[CHECKPOINTING], job.model.num_mtp_layers > 0
-    chunks = int(job.cluster.stack.memory.loss_chunks)
-    chunked = {"ChunkedLossWrapper": {} if chunks == CHUNKS else {"num_chunks": chunks}} if chunks > 1 else {}
+    chunked = [] if has_mtp or LOSS not in settings else [settings[LOSS]]
     values: Fields = {
         "family": family or (shape or {})["family"],
         "flavor": flavor or NAME,
         "shape": shape,
         "mtp": has_mtp,
-        "losses": ["CrossEntropyLoss"] if has_mtp else [*chunked, "CrossEntropyLoss"],
-        "chunks": None if has_mtp or not chunked else chunked["ChunkedLossWrapper"],
+        "losses": [*chunked, "CrossEntropyLoss"],
+        "chunks": _section(LOSS, settings) if chunked else None,
         "seq_len": job.workload.seq_length,
         "registry": {k: repr(v) for k, v in _registry(job, settings).items()},
         "converter": converter,

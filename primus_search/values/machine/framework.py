@@ -110,7 +110,7 @@ class Decision:
     settings    those of a job where the number is `value`
     value       null: what the setting `key` is set to
     absent      what the number is of a job without `key`, which is then not written
-    beside      other numbers of a job with `key`
+    per_rank    the number that makes this one grow with the data-parallel ranks in a job without `key`
     otherwise   what the number is of a job without the settings; null: what the stack has
     where       only of candidates whose axes have one of these words
     of_experts  only of models with experts
@@ -122,7 +122,7 @@ class Decision:
     value: Any = None
     key: str = ""
     absent: Any = None
-    beside: Settings = field(default_factory=dict)
+    per_rank: str = ""
     otherwise: Any = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False

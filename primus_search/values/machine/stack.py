@@ -154,6 +154,7 @@ class ReplicaTraffic:
     gradient_bucket_params  Parameters whose gradients travel together, at least; the last bucket of a step hides behind
         nothing.
     bucket_params_per_rank  The same for each data-parallel rank, where a bucket grows with their number.
+    gradient_buckets  Buckets that a rank's parameters are divided into; 0: as many as fill with so many parameters.
     gradient_overlap  Share of gradient reduction hidden where the candidate overlaps it.
     param_gather_overlap  Share of the distributed optimizer's weight gather hidden behind the next forward.
     broadcast_s  Time of each broadcast where owners of ZeRO-1 shards send their weights one after the other; 0:
@@ -165,6 +166,7 @@ class ReplicaTraffic:
     shards_optimizer_across: bool
     gradient_bucket_params: float
     bucket_params_per_rank: float = 0.0  # stacks of earlier releases have no such number
+    gradient_buckets: float = 0.0  # nor this
     gradient_overlap: float
     param_gather_overlap: float
     broadcast_s: float
