@@ -12,9 +12,12 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.declare import make_space
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_rows
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
+from primus_search.launch.write.nemo import fields_of
 from primus_search.values.machine.state_formats import is_stacks_own
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs, verdicts
@@ -95,6 +98,14 @@ def test_hybrid_stacks_are_written_in_fields_of_their_provider() -> None:
     for job in nemo_jobs("nemotron3_nano", 10):
         found = {key.partition(".")[2] for key in overrides(launch_files(job).texts["nemo.sh"]) if key[:6] == "model."}
         assert found - fields == set()
+
+
+def test_every_setting_of_the_contract_is_a_field_of_the_section_it_is_written_in() -> None:
+    contract = load_framework("nemo")
+    decisive = {key for one in contract.decides for key in (*one.settings, one.key) if key}
+    decisive |= {key for one in contract.workload for key in (*one.settings, *one.keys.values())}
+    known = {name for name, *_ in key_rows("arguments/nemo")}
+    assert fields_of(dict.fromkeys(contract.spelled | decisive, 1)).keys() - known == set()
 
 
 def test_formats_of_gradients_and_the_optimizer_are_set_whatever_the_recipe_has() -> None:

@@ -114,15 +114,20 @@ def of_recipe(
     return replace(read, model_problems=(Problem(path.name, what),))
 
 
+def model_of(recipe: Recipe) -> Model | None:
+    """The model of a recipe as it changes it; None where no preset is that."""
+    model = model_of_tokenizer(recipe.model)
+    fields: dict[str, Any] = {field: recipe.settings[key] for key, field in RESIZED.items() if key in recipe.settings}
+    return replace(model, **fields) if model and fields else model
+
+
 def _resized(recipe: Recipe, changed: Settings, name: str) -> tuple[Model | None, Settings]:
     """The model of a recipe, or the settings that size it where a command changes some of them.
 
     What no override names stays the recipe's: functions, kinds of layers. Raises ValueError for one
     whose model no preset is.
     """
-    model = model_of_tokenizer(recipe.model)
-    fields: dict[str, Any] = {field: recipe.settings[key] for key, field in RESIZED.items() if key in recipe.settings}
-    model = replace(model, **fields) if model and fields else model
+    model = model_of(recipe)
     own = megatron_keys(model) if model else {}
     known = (model_keys() | CONSTANT_KEYS) & changed.keys()
     sizes = sorted(key for key in known if not same(changed[key], own.get(key, recipe.settings.get(key))))

@@ -15,12 +15,13 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
-from primus_search.launch.read.recipes import COMMANDS, Recipe, recipes
+from primus_search.launch.decided import resting_settings
+from primus_search.launch.read.recipes import COMMANDS, Recipe, model_of, recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
-from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.models.megatron_arguments import model_arguments
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 
@@ -36,27 +37,41 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
     said = model_settings(job) | candidate_settings(job) | argument_table("training")
     spelling = argument_table("nemo")
-    renamed, opposites = spelling["renamed"], spelling["opposites"]
     left_out = spelling["of_gpt"] if job.model.is_single_block else []
     off = {key: value for key, value in spelling["off"].items() if key not in left_out}
-    found: dict[str, Any] = off | {"mixed_precision": _precision(said)}
-    found["model.num_query_groups"] = job.model.num_kv_heads
-    for name, value in said.items():
-        ours = renamed.get(name, name)
-        if name in opposites:
-            found |= dict.fromkeys(opposites[name], False)
-        elif ours is not None and name not in (*OF_PRECISION, REDUCED):
-            section = next((section for section, names in spelling["sections"].items() if name in names), "model")
-            found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
+    resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
+    found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
+    found |= fields_of(said) | _of_model(job.model)
     found["dataset.seq_length"] = job.workload.seq_length
-    found["model.vocab_size"] = job.model.vocab_size
-    found["model.share_embeddings_and_output_weights"] = job.model.is_tied
-    found["model.add_bias_linear"] = job.model.has_linear_bias
     return found | adapter_settings(job.framework, job.workload)
 
 
+def fields_of(said: Settings) -> dict[str, Any]:
+    """Settings under the names of the configuration, but for those of the precision."""
+    found: dict[str, Any] = {}
+    spelling = argument_table("nemo")
+    for name, value in said.items():
+        ours = spelling["renamed"].get(name, name)
+        if name in spelling["opposites"]:
+            found |= dict.fromkeys(spelling["opposites"][name], False)
+        elif ours is not None and name not in (*OF_PRECISION, REDUCED):
+            section = next((section for section, names in spelling["sections"].items() if name in names), "model")
+            found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
+    return found
+
+
+def _of_model(model: Model) -> dict[str, Any]:
+    """Fields of a provider that Megatron's arguments do not say, or otherwise."""
+    return {
+        "model.num_query_groups": model.num_kv_heads,
+        "model.vocab_size": model.vocab_size,
+        "model.share_embeddings_and_output_weights": model.is_tied,
+        "model.add_bias_linear": model.has_linear_bias,
+    }
+
+
 def difference(job: LaunchJob) -> dict[str, Any]:
-    """The overrides of a job that its recipe has otherwise, without sizes of the model, which the recipe brings.
+    """The overrides of a job that its recipe has otherwise, sizes of its model included.
 
     Raises `InputError` for a recipe that is not known, `Inexpressible` for one of another model.
     """
@@ -64,23 +79,21 @@ def difference(job: LaunchJob) -> dict[str, Any]:
     recipe = recipes().get(name)
     if recipe is None:
         raise InputError([Problem("--recipe", f"{name!r} is no recipe that is known{did_you_mean(name, recipes())}")])
-    if not _is_of(recipe, job.model):
+    named = model_of(recipe)
+    if named is None or not _is_of(recipe, job.model):
         own = sorted((one for one, r in recipes().items() if "pretrain" in one and _is_of(r, job.model)), key=len)
         known = f"recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}" if own else "no recipe has this model"
         raise Inexpressible(f"{name} trains {recipe.model or 'a model of its own'}; {known}")
     table = argument_table("nemo")
-    sizes = {f"model.{table['renamed'].get(key, key)}" for key in model_settings(job)} | OF_MODEL
+    sizes = model_arguments(named, job.workload.seq_length, job.row["tp"], ())
+    usual = table["off"] | fields_of(sizes) | _of_model(named)
     return {
         key: value
         for key, value in overrides(job).items()
-        if key in table["always"] or (key not in sizes and not same(_of_recipe(recipe, key, table["off"]), value))
+        if key in table["always"] or not same(_of_recipe(recipe, key, usual), value)
     }
 
 
-OF_MODEL = {f"model.{name}" for name in (
-    "num_query_groups", "vocab_size", "share_embeddings_and_output_weights", "add_bias_linear", "num_moe_experts",
-    "mtp_num_layers",
-)}  # fmt: skip
 MOST_NAMED = 8
 OTHER_NAMES = {"num_moe_experts": "num_experts"}
 """Fields that the table of recipes has under the name of Megatron's argument."""
@@ -88,16 +101,17 @@ MISSING = object()
 
 
 def _is_of(recipe: Recipe, model: Model) -> bool:
-    named = model_of_tokenizer(recipe.model) if recipe.model else None
-    return named is not None and replace(named, num_mtp_layers=model.num_mtp_layers) == replace(model, adapters=None)
+    named = model_of(recipe)
+    resized = {name: model.__getattribute__(name) for name in ("num_mtp_layers", "vocab_size", "vocab_padding")}
+    return named is not None and replace(named, **resized) == replace(model, adapters=None)
 
 
-def _of_recipe(recipe: Recipe, key: str, off: Mapping[str, Any]) -> Any:
-    """What a recipe has for a field: what it assigns, else what is off, else what equals nothing."""
+def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
+    """What a recipe has for a field: what it assigns, else what its model has, or is off, else what equals nothing."""
     last = key.rpartition(".")[2]
     if key == "mixed_precision":
         return _precision(translated(load_framework("nemo"), recipe.settings)[0])
-    return recipe.settings.get(OTHER_NAMES.get(last, last), off.get(key, MISSING))
+    return recipe.settings.get(OTHER_NAMES.get(last, last), usual.get(key, MISSING))
 
 
 def _precision(said: Settings) -> dict[str, Any]:
