@@ -1,10 +1,8 @@
 """Candidate -> launch file -> read back, without being told the model: the same candidate, job, model and constants."""
 
-import json
-import random
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
-from primus_search.launch.experiment_space import space_of
+from primus_search.launch.experiment_space import Start, space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import canonical
 from primus_search.launch.workload_settings import unwritten, workload_settings, workload_values
@@ -23,140 +21,17 @@ from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
 from primus_search.values.layout import Layout
-from primus_search.values.machine.stack import with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 from primus_search.values.workload import Workload
 from tests.support.launched import jobs
+from tests.support.random_jobs import RandomJob, random_jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
              "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
-HARDWARE = {"megatron": "h100", "primus": "mi355x", "torchtitan": "h100", "torchtitan@0.2.2": "h100",
-            "nemo": "h100"}  # fmt: skip
-RECIPES = {"plain": "llama3_8b_pretrain", "scaled": "llama31_8b_pretrain", "tied": "qwen3_8b_pretrain",
-           "experts": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16", "latent": "deepseek_v3_pretrain"}  # fmt: skip
-"""A recipe of Megatron-Bridge with each model's kinds of layers; every size and setting of its own is overridden."""
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "num_hidden_layers": 24,
-    "vocab_size": 50000,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 8,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 2000000.0,
-    "tie_word_embeddings": False,
-}
-EXPERTS = {
-    "model_type": "qwen3_moe",
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 24,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "num_experts": 64,
-    "num_experts_per_tok": 8,
-    "moe_intermediate_size": 768,
-    "norm_topk_prob": True,
-    "rope_theta": 5000000.0,
-    "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": False,
-    "sliding_window": None,
-}
-LATENT = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 2000,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 16,
-    "vocab_size": 64000,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 24,
-    "n_routed_experts": 32,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 4,
-    "moe_intermediate_size": 1024,
-    "q_lora_rank": 512,
-    "kv_lora_rank": 256,
-    "first_k_dense_replace": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "routed_scaling_factor": 1.7,
-    "scoring_func": "sigmoid",
-    "topk_method": "noaux_tc",
-    "qk_nope_head_dim": 64,
-    "qk_rope_head_dim": 32,
-    "v_head_dim": 64,
-    "rope_theta": 70000.0,
-    "norm_topk_prob": True,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 8,
-        "original_max_position_embeddings": 4096,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "mscale": 1.0,
-        "mscale_all_dim": 1.0,
-    },
-}
-MODELS: dict[str, dict[str, Any]] = {
-    "plain": LLAMA,
-    "scaled": LLAMA
-    | {
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 16.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
-    },
-    "tied": LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 64, "vocab_size": 151936},
-    "experts": EXPERTS,
-    "latent": LATENT,
-}
-FEW, MANY = 6, 400
-"""Candidates of each model and format: five models, 2,000 a format in `make test-full`."""
-WORKLOADS: dict[str, tuple[Any, ...]] = {
-    "document_length": (0.0, 0.0, 512.0, 3000.5),
-    "packing": ("cut", "whole", "token_budget", "pad_to_longest"),
-    "routing_imbalance": (1.0, 1.0, 1.3, 1.75),
-    "routing_spread": (0.0, 0.0, 0.3),
-    "experts_in_turn": (False, False, True),
-    "pads_to_capacity": (False, False, True),
-    "task": ("pretrain", "pretrain", "sft"),
-}
-"""Values of workloads, drawn for every candidate."""
-KEYED = {"ddp_bucket_size": (3.0e7, 2.0e8), "loss.num_chunks": (4.0, 16.0)}
-"""Values of settings that are themselves numbers of the stack."""
-
-
-def with_settings(job: LaunchJob) -> LaunchJob:
-    """The job on a stack that has the numbers of one setting that a file decides, or those of its absence."""
-    rng, stack = random.Random(repr(job.row)), job.cluster.stack
-    ours = [one for one in job.framework.decides if job.model.is_moe or not one.of_experts]
-    picked = rng.choice(ours)
-    alike = [one for one in ours if (one.settings, one.where) == (picked.settings, picked.where)]
-    bears = all(str(job.row[axis]) in words for axis, words in picked.where.items())
-    sides = [{one.number: getattr(one, side) for one in alike} for side in ("value", "otherwise")]
-    sides += [{one.number: rng.choice(KEYED[one.key]) for one in alike if one.key}]
-    numbers = {name: value for name, value in rng.choice(sides).items() if bears and value is not None}
-    return replace(job, cluster=replace(job.cluster, stack=with_numbers(stack, numbers)))
-
-
-def job_rows(model: str, framework: str, count: int, folder: Path) -> Iterator[LaunchJob]:
-    """Random candidates with random workloads."""
-    path, rng = folder / f"{model}.json", random.Random(7)
-    path.write_text(json.dumps(MODELS[model]))
-    space = {"model": str(path), "hardware": HARDWARE[framework], "nodes": 4, "framework": framework,
-             "workload": {"seq_length": 4096, "global_batch_size": 256}}  # fmt: skip
-    for job in jobs(make_space(space, name=model), count, seed=7):
-        drawn = {name: rng.choice(values) for name, values in WORKLOADS.items()}
-        packed = {} if drawn["document_length"] else {"packing": "cut"}
-        yield replace(job, workload=replace(job.workload, **drawn | packed))
+FEW, MANY, PARTS = 24, 400, 5
+"""Jobs of each format, and in `make test-full` of each of its parts."""
 
 
 def expected(job: LaunchJob) -> dict[str, object]:
@@ -165,15 +40,14 @@ def expected(job: LaunchJob) -> dict[str, object]:
     return row | {"pipeline_layout": str(layout)}
 
 
-def differences(job: LaunchJob, folder: Path) -> list[str]:
-    """What comes back otherwise than it was written."""
-    try:
-        texts = launch_files(job).texts
-    except Inexpressible:
-        return []
+def differences(drawn: RandomJob, folder: Path) -> list[str]:
+    """What comes back otherwise than it was written. Raises `Inexpressible` for a job without a launch file."""
+    job = drawn.job
+    texts = launch_files(job).texts
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    found = read_experiment(folder / MAIN_FILE[job.framework.name], job.cluster.world)
+    begun = start(folder / MAIN_FILE[job.framework.name], drawn.hardware, job.cluster.num_nodes)
+    found = begun.experiment
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
     wanted = expected(job)
@@ -191,16 +65,15 @@ def differences(job: LaunchJob, folder: Path) -> list[str]:
     if (job.model.constants.router_scale or 1.0) != (found.model.constants.router_scale or 1.0):
         wrong.append("router_scale")
     wrong += [] if scaling(found.model) == scaling(job.model) else [f"scaling: {scaling(found.model)}"]
-    return wrong or figures_differ(job, folder, texts)
-
-
-def figures_differ(job: LaunchJob, folder: Path, texts: Mapping[str, str]) -> list[str]:
-    """Seconds and bytes of the file's projection that are not those of the job, the values under Edit set."""
     sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", "\n".join(texts.values()))))
-    path = folder / MAIN_FILE[job.framework.name]
-    space = space_of(start(path, HARDWARE[job.framework.name], job.cluster.num_nodes), sets, None, "")
+    return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
+
+
+def figures_differ(job: LaunchJob, begun: Start, sets: list[str]) -> list[str]:
+    """Seconds and bytes of the file's projection that are not those of the job, the values under Edit set."""
+    space = space_of(begun, sets, None, "")
     ours = Projector(job).project(job.candidate)
-    theirs = Projector(space.job_on(space.clusters[0])).project(read_experiment(path, job.cluster.world).candidate)
+    theirs = Projector(space.job_on(space.clusters[0])).project(begun.experiment.candidate)
     pairs = {"seconds": (ours.step, theirs.step), "bytes": (ours.memory, theirs.memory)}
     return [
         f"{name}: {b.total[0]} for {a.total[0]}"
@@ -210,38 +83,42 @@ def figures_differ(job: LaunchJob, folder: Path, texts: Mapping[str, str]) -> li
 
 
 def nameless(model: Model) -> Model:
-    return shape(replace(model, name="", head_dim=0 if model.latent else model.head_dim))
+    return shape(replace(model, name="", towers=(), adapters=None, head_dim=0 if model.latent else model.head_dim))
 
 
 def scaling(model: Model) -> dict[str, object]:
     return {key: float(v) if isinstance(v, int) else v for key, v in model.constants.scaling.items()}
 
 
-@pytest.fixture(autouse=True)
-def of_bridge(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a script of Megatron-Bridge takes from its environment."""
-    monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
-    if (model := request.node.callspec.params.get("model") if hasattr(request.node, "callspec") else None) in RECIPES:
-        monkeypatch.setenv("RECIPE", f"{RECIPES[model]}_config")
+def compared(framework: str, folder: Path, first: int, count: int) -> list[list[str]]:
+    """The differences of so many jobs that have launch files."""
+    found: list[list[str]] = []
+    for drawn in random_jobs(framework, folder, first):
+        with suppress(Inexpressible), pytest.MonkeyPatch.context() as environment:
+            environment.setenv("BRIDGE_PATH", "/opt/bridge")
+            environment.setenv("RECIPE", f"{drawn.recipe}_config")
+            found.append([f"{drawn.job.model.name}, {drawn.job.row}: {one}" for one in differences(drawn, folder)])
+        if len(found) == count:
+            return found
+    return found
 
 
 @pytest.mark.parametrize("framework", MAIN_FILE)
-@pytest.mark.parametrize("model", MODELS)
-def test_a_launch_file_says_the_job_that_was_asked_for(model: str, framework: str, tmp_path: Path) -> None:
-    for job in job_rows(model, framework, FEW, tmp_path):
-        assert differences(with_settings(job), tmp_path) == [], job.row
+def test_a_launch_file_says_the_job_that_was_asked_for(framework: str, tmp_path: Path) -> None:
+    assert not [one for one in compared(framework, tmp_path, 0, FEW) if one]
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("framework", MAIN_FILE)
-@pytest.mark.parametrize("model", MODELS)
-def test_thousands_of_launch_files_say_the_job_that_was_asked_for(model: str, framework: str, tmp_path: Path) -> None:
-    for job in job_rows(model, framework, MANY, tmp_path):
-        assert differences(with_settings(job), tmp_path) == [], job.row
+def test_thousands_of_launch_files_say_the_job_that_was_asked_for(framework: str, part: int, tmp_path: Path) -> None:
+    assert not [one for one in compared(framework, tmp_path, (part + 1) * 1000, MANY) if one]
 
 
 def test_torchtitans_own_parser_reads_the_same_degrees(tmp_path: Path) -> None:
-    for job in job_rows("plain", "torchtitan@0.2.2", FEW, tmp_path):
+    space = make_space({"model": "llama3.1_8b", "hardware": "h100", "nodes": 4, "framework": "torchtitan@0.2.2",
+                        "workload": {"seq_length": 4096, "global_batch_size": 256}})  # fmt: skip
+    for job in jobs(space, 6):
         tables = tomllib.loads(launch_files(job).texts["torchtitan.toml"])
         assert tables["parallelism"]["tensor_parallel_degree"] == job.row["tp"]
         compiled = ["model", "loss"] if job.row["loss_fusion"] else ["model"]
@@ -282,7 +159,7 @@ def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path
         "policy",
     }
     assert {one.name for one in fields(Workload)} - sized == argument_table("workload").keys()
-    job = next(job_rows("experts", "megatron", 1, tmp_path))
+    job = next(one.job for one in random_jobs("megatron", tmp_path) if one.job.model.is_moe)
     capacity = replace(job, workload=Workload(seq_length=4096, global_batch_size=256, pads_to_capacity=True,
                        routing_imbalance=1.5))  # fmt: skip
     assert workload_settings(capacity) == {
