@@ -46,6 +46,10 @@ tokenizer: {max_seq_len: 4096}
 batch_size: 2
 optimizer: {_component_: torch.optim.AdamW}
 """
+SWIFT = """
+NPROC_PER_NODE=8 swift rlhf --rlhf_type grpo --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 --num_generations 8 \\
+  --max_completion_length 1024 --per_device_train_batch_size 4 --gradient_accumulation_steps 2 --deepspeed zero3
+"""
 NEOX = """
 {
   "pipe_parallel_size": 1, "model_parallel_size": 1, "num_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
@@ -133,11 +137,25 @@ def test_preferences_of_a_file_are_pairs_with_a_reference(tmp_path: Path, name: 
     assert read.row["micro_batch_size"] == 2 * plain.row.get("micro_batch_size", 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "reference", "length"),
+    [("train.sh", SWIFT, "resident", 3072), ("train.sh", SWIFT + " --beta 0.0", "none", 3072),
+     ("train.yaml", TRAINER + "num_generations: 8\nmax_prompt_length: 512\n", "none", 1024),
+     ("train.yaml", TRAINER + "num_generations: 8\nmax_prompt_length: 512\nbeta: 0.1\n", "resident", 1024)],
+)  # fmt: skip
+def test_rollouts_of_a_trainer_are_rows_of_prompt_and_completion(
+    tmp_path: Path, name: str, text: str, reference: str, length: int
+) -> None:
+    read = job(tmp_path, name, text.replace("\n --beta", " --beta"))
+    assert (read.tuning["task"], read.tuning["policy"]["reference"], read.seq_length) == ("grpo", reference, length)
+    assert read.global_batch_size == 64
+
+
 REFUSED: dict[str, tuple[str, str, str]] = {
     "rewards": ("train.sh", CHAT.replace("--zero_stage", "--num_padding_at_beginning 0 --zero_stage"), "reward model"),
     "reward class": ("train.py", TUNER.replace("SupervisedFinetune", "RewardModel"), "reward model"),
     "odds": ("train.py", TUNER.replace("SupervisedFinetune", "ORPO"), "loss of this kind"),
-    "rollouts": ("train.yaml", TRAINER + "max_prompt_length: 512\nnum_generations: 8\n", "rollouts"),
+    "distillation": ("train.sh", SWIFT.replace("grpo", "gkd"), "rlhf_type: gkd: a step of this kind is not read"),
     "masked tokens": ("train.yaml", AXOLOTL + "plugins: [axolotl.integrations.diffusion.DiffusionPlugin]\n", "masked"),
     "TPUs": ("train.sh", "export LIBTPU_INIT_ARGS=--xla_x=1\n" + MAXTEXT, "starts TPUs"),
     "teacher": ("train.yaml", AUTOMODEL + "teacher_model: {pretrained_model_name_or_path: x}\n", "a teacher"),

@@ -128,7 +128,7 @@ def _of_config(
     try:
         return replace(huggingface.from_document(Document(shown(path), data)), name=path.stem), ()
     except InputError as error:
-        return None, error.problems
+        return None, tuple(replace(one, what=f"{one.what}; give --model its config.json") for one in error.problems)
 
 
 def _family(launcher: Launcher, fields: Settings) -> str:
