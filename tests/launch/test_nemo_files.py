@@ -170,6 +170,18 @@ def test_a_recipe_of_another_model_or_none_is_refused() -> None:
         launch_files(replace(job, recipe="llama3_8b_pretran"))
 
 
+def test_runs_of_a_recipe_that_differ_are_named_by_what_differs(tmp_path: Path) -> None:
+    run = (
+        "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config model.tensor_model_parallel_size=$TP"
+    )
+    path = tmp_path / "job.sh"
+    path.write_text(f'IMAGE=""\n[ -z "$IMAGE" ] && exit 1\nfor TP in 2 4; do\n{run} checkpoint.save=/tmp/$TP\ndone\n')
+    with pytest.raises(InputError, match="several trainings, which differ in tensor_model_parallel_size"):
+        read_experiment(path, 8)
+    path.write_text(path.read_text().replace("2 4", "4"))
+    assert read_experiment(path, 8).row["tp"] == 4
+
+
 def test_a_precision_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
     line = "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config mixed_precision=bf17"
     (tmp_path / "run.sh").write_text(line, encoding="utf-8")

@@ -18,7 +18,6 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
-from primus_search.files.source import shown
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
@@ -29,7 +28,7 @@ from primus_search.launch.read.launcher_formulas import first_known, names_in, s
 from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of, named_after
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
-from primus_search.launch.read.script_arguments import OPTIONS
+from primus_search.launch.read.script_arguments import OPTIONS, started_with
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
@@ -84,8 +83,6 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
     return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
-PLACES = re.compile(r"\$\{?([1-9])\b")
-"""Arguments that a script is started with."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
@@ -128,8 +125,7 @@ def read_launcher(
     else:
         given, words, variables = _of_script(path, text, launcher)
         if not words:
-            arguments = " ".join(f"<{one}>" for one in range(1, max(map(int, PLACES.findall(text)), default=1) + 1))
-            raise ValueError(f"wants arguments: primus-search project {shown(path)} --args '{arguments}'")
+            raise ValueError(f"wants arguments: {started_with(text, '1')}")
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
 

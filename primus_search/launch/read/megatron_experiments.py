@@ -18,7 +18,7 @@ from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
-from primus_search.launch.read.launchers import OF_ADAPTERS, PLACES, refuse_adapters
+from primus_search.launch.read.launchers import OF_ADAPTERS, refuse_adapters
 from primus_search.launch.read.megatron import candidate_words, model_keys
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
@@ -29,6 +29,7 @@ from primus_search.launch.read.script_arguments import (
     WORLD,
     WRITTEN,
     settings_in,
+    started_with,
 )
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
 from primus_search.launch.refusals import VARIABLE
@@ -159,10 +160,8 @@ def _decided(found: dict[str, Any], text: str = "") -> tuple[dict[str, Any], tup
         how = (
             "set them in the environment (NAME=value before the command), or what the script is started with by --args"
         )
-        places = [int(one) for one in (*missing, *PLACES.findall(text)) if one.isdecimal()]
-        arguments = " ".join(f"<{one}>" for one in range(1, max(places, default=0) + 1))
-        line = f": primus-search project FILE --args '{arguments}'" if arguments else ""
-        raise ValueError(f"depends on {names}: {how}{line}")
+        line = started_with(text, missing)
+        raise ValueError(f"depends on {names}: {how}{': ' if line else ''}{line}")
     notes = tuple(f"{_named(name)} {_why(name, keys)}" for name, keys in undecided.items() if not keys or keys & read)
     return {key: UNSET.sub(r"$\1", value) if isinstance(value, str) else value for key, value in found.items()}, notes
 

@@ -24,6 +24,7 @@ from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import same, translated
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import written
+from primus_search.launch.read.launcher_formulas import settings_read
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import UNSET
@@ -145,6 +146,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     script, table = bash.followed(text, os.environ, folder), key_table(COMMANDS)
     inner = (one for one in script.variables.values.values() if "\n" in one and RUNS_RECIPE.search(one))
     commands = [words for one in inner for words in bash.followed(one, os.environ, folder).commands]
+    runs: list[NamedRecipe] = []
     for words in reversed([*commands, *script.commands]):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
@@ -160,7 +162,13 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
-        return NamedRecipe(name, overrides, World(gpus, per_node) if gpus else world_of(words, bash.slurm(text)))
+        world = World(gpus, per_node) if gpus else world_of(words, bash.slurm(text))
+        runs.append(NamedRecipe(name, overrides, world))
+    same = [one.overrides for one in runs if one.name == runs[0].name]
+    if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
+        raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
+    if runs:
+        return runs[0]
     exits = f"line {script.left}: the script exits before it " if script.left else ""
     named = next(
         (

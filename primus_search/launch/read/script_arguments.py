@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,17 @@ OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}
 """A variable without a value that is called after a list of options, which bash leaves out."""
 
 
+PLACES = re.compile(r"\$\{?([1-9])\b")
+"""Arguments that a script is started with."""
+
+
+def started_with(text: str, names: Iterable[str] = ()) -> str:
+    """The command that gives a script its arguments, those of `names` among them; empty where it reads none."""
+    places = [int(one) for one in (*names, *PLACES.findall(text)) if one.isdecimal()]
+    arguments = " ".join(f"<{one}>" for one in range(1, max(places, default=0) + 1))
+    return f"primus-search project FILE --args '{arguments}'" if arguments else ""
+
+
 def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
     """Megatron arguments in a script or a list of arguments; a bare switch is True, several words are a list.
 
@@ -47,7 +58,9 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     if not ARGUMENTS & found.keys() and script.missing:
         raise ValueError(f"reads {', '.join(map(bash.short, script.missing))}, which is not beside it")
     if not ARGUMENTS & found.keys() and script.left and not script.guesses:
-        raise ValueError(f"line {script.left}: the script exits before it starts a training")
+        line = started_with(text)
+        how = f": {line}" if line else ""
+        raise ValueError(f"line {script.left}: the script exits before it starts a training{how}")
     undecided: dict[str, set[str]] = {name: set() for name in script.missing}
     for at, guess in list(script.guesses.items())[: bash.MOST_TRIES]:
         for answer in guess.others:

@@ -70,7 +70,8 @@ def followed(
 ) -> "Script":
     """A script followed to its end; `choices` answer its tests by where they stand.
 
-    An `exit` behind a guess says that the guess is wrong: it is turned.
+    An `exit` behind a guess says that the guess is wrong: it is turned. One behind a test for an empty variable says
+    that whoever starts the script fills it in: it is a variable without a value from there on.
     """
     environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
     while True:
@@ -81,10 +82,10 @@ def followed(
             raise ValueError("commands of the script refer to each other without end") from None
         except _Leave as leave:
             script.left = leave.line
-            wrong = next((at for at in reversed(script.open) if at not in turned and script.guesses[at].others), None)
+            wrong = next((at for at in reversed(script.open) if at not in turned and script.others(at)), None)
             if leave.word == "exit" and wrong is not None and len(turned) < MOST_TRIES:
                 turned.add(wrong)
-                choices[wrong] = script.guesses[wrong].others[0]
+                choices[wrong] = script.others(wrong)[0]
                 continue
         return script
 
@@ -95,7 +96,8 @@ class Script:
 
     commands   words of each program that is started
     guesses    tests that cannot be answered, by where they stand; `choices` has answers to take instead
-    open       those whose branches are being followed
+    guards     tests of variables that are empty, and their answer where they were filled in
+    open       those of both whose branches are being followed
     missing    files that the script reads and that are not beside it
     left       the line of the `exit` that ends it; 0 where none does
     """
@@ -108,11 +110,13 @@ class Script:
     commands: list[list[str]] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
     guesses: dict[int, Guess] = field(default_factory=dict)
+    guards: dict[int, bool] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     left: int = 0
     open: list[int] = field(default_factory=list)
     _functions: dict[str, Block] = field(default_factory=dict)
     _doubts: list[str] = field(default_factory=list)
+    _empty: list[str] = field(default_factory=list)
     _said: list[str] = field(default_factory=list)
     _steps: int = 0
 
@@ -214,6 +218,10 @@ class Script:
             if before == (self.variables.values, self.variables.arguments) or (is_counted and node.at in self.guesses):
                 return  # it waits for the machine, or ends where only the machine knows
             self.variables.number(step)
+
+    def others(self, at: int) -> tuple[int, ...]:
+        """Other answers to a guess, or to a test for an empty variable."""
+        return self.guesses[at].others if at in self.guesses else (self.guards[at],)
 
     def _guess(self, at: int, answer: int, others: tuple[int, ...]) -> int:
         """The answer to a test that cannot be answered: the one chosen, else the given one."""
@@ -376,9 +384,16 @@ class Script:
     def _test(self, pieces: list[str], at: int) -> bool:
         """A test: of words, numbers, or files, which are guesses."""
         self._doubts.clear()
+        self._empty.clear()
         value, _ = self._joined(pieces)
         if self._doubts:
             return bool(self._guess(at, int(value), (int(not value),)))
+        if self._empty and at in self.choices:
+            self.variables.values |= {name: f"{MARK}{name}{MARK}" for name in self._empty}
+            return bool(self.choices[at])
+        if self._empty:
+            self.guards[at] = not value
+            self.open.append(at)
         return value
 
     def _counted(self, text: str, at: int) -> bool:
@@ -413,6 +428,7 @@ class Script:
             text = self.variables.text(pieces[1])
             if OUTPUT in text and UNSET.search(text):
                 self._known([text])
+            self._empty += [] if UNSET.sub("", text) else re.findall(r"\$\{?([A-Za-z_]\w{0,80})", pieces[1])
             return bool(UNSET.sub("", text)) is (pieces[0] == "-n"), pieces[2:]
         if len(pieces) > 1 and pieces[0] == "-v":
             return not UNSET.search(self.variables.value(self.variables.text(pieces[1]))), pieces[2:]
