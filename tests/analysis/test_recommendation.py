@@ -155,12 +155,14 @@ def shows_that_the_first_do_not_fit(job: Job, c: Candidates, projection: Project
     )
 
 
-@pytest.fixture
-def both(space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RankingTable, SearchResult, Path]:
+@pytest.fixture(scope="module")
+def both(space: Space, tmp_path_factory: pytest.TempPathFactory) -> tuple[RankingTable, SearchResult, Path]:
     """The ranking before re-validation, the result after it, and its folder."""
     before = search(replace(space, benchmark=replace(space.benchmark, device="off"))).ranking
-    monkeypatch.setattr(measuring, "revalidate", shows_that_the_first_do_not_fit)
-    return before, search(space, out=tmp_path / "run"), tmp_path / "run"
+    folder = tmp_path_factory.mktemp("both") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "revalidate", shows_that_the_first_do_not_fit)
+        return before, search(space, out=folder), folder
 
 
 def test_everything_that_recommends_names_the_best_row_that_fits_after_tracing(

@@ -18,6 +18,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_space(tmp_path_factory.mktemp("space"))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("number", "workers"), [*zip(ENDING, "212", strict=True)], ids=str)
 def test_a_signal_ends_a_search_by_its_own_name(
     number: signal.Signals, workers: str, tmp_path: Path, space: Path

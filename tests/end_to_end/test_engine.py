@@ -45,7 +45,7 @@ def test_workers_lost_between_two_findings_are_replaced(funnel: Funnel) -> None:
     assert sorted(done) == sorted(task.number for task in tasks)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, funnel: Funnel) -> None:
     """Workers that wait for work, or are just given some, hold nothing that the others or the end need."""

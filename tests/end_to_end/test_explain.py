@@ -25,6 +25,7 @@ from primus_search.launch.write.launch_files import launch_files
 from primus_search.space import Axis, Enumerator
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
+from tests.support.daily import drawn
 from tests.support.page_rows import columns
 from tests.support.small_runs import make_run
 
@@ -91,7 +92,7 @@ def test_the_parts_of_published_winners_sum_to_their_totals(winner: Explained) -
 
 def test_the_parts_of_any_row_sum_to_their_totals(experts: SavedRun, dense: SavedRun) -> None:
     for run in (experts, dense):
-        for rank in range(1, len(run.ranking), max(1, len(run.ranking) // 25)):
+        for rank in drawn("parts", range(1, len(run.ranking) + 1), 10):
             hold_together(explain(run, rank))
 
 
@@ -139,7 +140,7 @@ def test_a_legal_row_and_a_row_the_enumerator_lists_are_the_same_thing(experts: 
     table = Enumerator(e.space).chunk(0, 10**9).candidates
     legal = {tuple(str(v) for v in values_of(table, i).values()) for i in range(len(table))}
     agreed = [0, 0]
-    for _ in range(400):
+    for _ in range(200):
         values: Values = e.evaluator.settled(
             {axis.name: axis.values[rng.integers(len(axis.values))] for axis in e.space.axes}
         )
@@ -272,20 +273,22 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
 
 
 def test_the_command_fits_eighty_columns_without_colour(experts: SavedRun, terminal: CliRunner) -> None:
-    for more in (
+    commands: tuple[list[str], ...] = (
         [],
         ["-v"],
         ["2", "3"],
         ["--why-not", "tp=2,pp=2"],
         ["--why-not", "tp=3"],
         ["--what-if", "hardware.nic_GBps=10"],
-    ):
+    )
+    for more in drawn("columns", commands, 2):
         done = terminal.invoke(app, ["explain", str(experts.path), *more], catch_exceptions=False)
         assert done.exit_code == 0
         assert max(len(line) for line in done.output.splitlines()) <= 80
         assert "\x1b" not in done.output
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("rank", ["1", "2", "7"])
 def test_a_reason_takes_twenty_five_lines_and_no_remedy_twice(
     experts: SavedRun, terminal: CliRunner, rank: str

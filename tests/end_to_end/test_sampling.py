@@ -25,6 +25,7 @@ from primus_search.exploration.sampled.screening import ScreenedCluster
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER, OUTER
 from tests.end_to_end.test_search import ranking_of, searched, space_of
+from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.sampler_truth import hypervolume_share, regret
 
 METHODS = ("tpe", "nsga2", "nsga3", "qmc", "random")
@@ -69,19 +70,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return run
 
 
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
 @pytest.mark.parametrize("method", ["tpe", "nsga2"])
 def test_a_sampler_finds_the_best_and_the_frontier_where_the_truth_is_known(
-    method: str, walked: tuple[Funnel, Shortlist]
+    method: str, whole: bool, walked: tuple[Funnel, Shortlist]
 ) -> None:
     funnel, truth = walked
-    for seed in range(2):
+    for seed in drawn(method, range(2), 1, whole=whole):
         found = run_sampler(funnel, method, Budget(candidates=250), seed)
         assert found.evaluations <= 250
         assert regret(found.findings[0].shortlist.top, truth.top) <= 0.01
         assert hypervolume_share(found.findings[0].shortlist.frontier, truth.frontier) >= 0.98
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_its_budget_and_repeats_itself(method: str, whole: Whole, tmp_path: Path) -> None:
     folder, first = whole(method)
@@ -95,8 +97,8 @@ def test_every_method_keeps_its_budget_and_repeats_itself(method: str, whole: Wh
 def test_a_gaussian_process_keeps_its_budget_and_repeats_itself() -> None:
     """Apart and short: each of its proposals takes seconds."""
     funnel = Funnel(space_of(2), 100)
-    runs = [run_sampler(funnel, "gp", Budget(candidates=40), 0) for _ in range(2)]
-    assert [run.evaluations for run in runs] == [40, 40]
+    runs = [run_sampler(funnel, "gp", Budget(candidates=20), 0) for _ in range(2)]
+    assert [run.evaluations for run in runs] == [20, 20]
     first, again = (run.findings[0].shortlist.top for run in runs)
     assert first.indices.tolist() == again.indices.tolist()
 
@@ -166,7 +168,7 @@ def test_ctrl_c_ends_a_sampled_search_with_the_best_so_far(tmp_path: Path) -> No
         if tick.rows_done > 40:
             raise KeyboardInterrupt
 
-    space = sampled(space_of(2), "random", budget_evaluations=150)
+    space = sampled(space_of(2), "random", budget_evaluations=80)
     result = searched(space, tmp_path / "part", workers=1, progress=interrupts)
     assert not result.is_complete and len(result.ranking)
     assert result.notes[-1] == "interrupted: these are the best candidates found so far"

@@ -90,6 +90,7 @@ def agrees(space: Space, package: Path, here: Path) -> bool:
     return [answer(one) for one in in_worker(funnel, tasks, package, here)] == mine
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_with_the_package_alone_prices_the_same_bytes(seed: int, package: Path, tmp_path: Path) -> None:
     assert agrees(make_space(random_space(seed), environ={}), package, tmp_path)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import random
 import shlex
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.learning import submitted
 from primus_search.learning.trial import PROCESS, RESULT, Limits, TrialVerdict, end_left_over, written_outcome
 from primus_search.learning.tuning import STUDY, TRIALS, TrialRows, Tuned, tune
+from tests.support.daily import drawn
 from tests.support.small_runs import make_run
 
 TRAINER = """
@@ -122,17 +122,16 @@ def written(folder: Path, event: str) -> set[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("parallel", "kills"),
     [
-        pytest.param(1, 2, marks=pytest.mark.slow),
-        pytest.param(2, 3, marks=pytest.mark.slow),
+        pytest.param(1, 1, marks=pytest.mark.slow),
+        pytest.param(2, 1, marks=pytest.mark.slow),
         pytest.param(1, 10, marks=pytest.mark.full),
         pytest.param(2, 10, marks=pytest.mark.full),
     ],
 )
 def test_kills_after_random_events_change_nothing(run: Path, tmp_path: Path, parallel: int, kills: int) -> None:
     whole = looped(run, tmp_path / "whole", "slowly", trials=6, parallel=parallel)
-    rng = random.Random(parallel)
-    for _ in range(kills):
-        event = rng.choice(list(EVENTS))
+    for number in range(kills):
+        (event,) = drawn(f"kill {number}", list(EVENTS), 1)
         before = written(tmp_path / "cut", event)
         words = [sys.executable, "-c", AGAIN, str(run), str(tmp_path / "cut"), str(parallel)]
         loop = subprocess.Popen(words, cwd=Path(__file__).parents[2])

@@ -90,6 +90,7 @@ def model_of(mixer: Mixer, hidden: int = 2048) -> Model:
 DIVIDED = ("Mamba-2", "Gated DeltaNet", "KDA, low-rank gate", "gated attention", "DSA", "CSA")
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(("name", "ranks"), [(name, 1) for name in MIXERS] + [(name, 2) for name in DIVIDED])
 def test_flops_and_activations_of_a_mixer_are_those_torch_counts(name: str, ranks: int) -> None:
     model, workload = model_of(MIXERS[name]), Workload(seq_length=1024, global_batch_size=8)
@@ -106,6 +107,7 @@ def test_flops_and_activations_of_a_mixer_are_those_torch_counts(name: str, rank
         assert backward == pytest.approx(2.0 * forward, rel=0.01)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", ["qwen3.5_122b_a10b", "nemotron3_super", "deepseek_v3.2"])
 def test_layers_of_hybrid_models_keep_what_torch_keeps(name: str) -> None:
     model, workload = load_model(name), Workload(seq_length=1024, global_batch_size=8)
@@ -135,6 +137,7 @@ def small(part: Any) -> Any:
     return replace(part, **sizes, **inner)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", [name for name in MIXERS if name not in TRACED_ONLY])
 def test_a_mixer_runs_on_this_machine_and_every_parameter_gets_a_gradient(name: str) -> None:
     torch.manual_seed(0)

@@ -154,6 +154,7 @@ def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
     assert (second.projection.step.total == first.projection.step.total).all()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("worker", "verdict", "limit_s"),
     [("hangs_on_two", ProcessVerdict.HANG, 5.0), ("killed_on_two", ProcessVerdict.OUT_OF_MEMORY, 60.0)],

@@ -17,6 +17,8 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.models.families.family_table import FAMILIES, TEXT_OF
 from primus_search.models.model_files import load_model
+from tests.support import daily
+from tests.support.daily import TODAY_OR_ALL
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "models"
 COUNTS = PUBLISHED / "parameter_counts.json"
@@ -155,6 +157,7 @@ def check(family: str, seed: int, folder: Path) -> None:
     assert model.total_params == sum(p.numel() for p in module.parameters()), chosen
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("family", RANDOM)
 def test_a_random_configuration_counts_what_transformers_builds(family: str, tmp_path: Path) -> None:
     check(family, 0, tmp_path)
@@ -175,7 +178,7 @@ WRAPPED = (
 )  # fmt: skip
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("family", WRAPPED)
 def test_ties_of_a_model_inside_another_are_those_of_its_class(family: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -210,11 +213,13 @@ def test_keys_that_transformers_writes_of_itself_are_read(family: str, tmp_path:
 
 
 @pytest.mark.slow
-def test_every_decoder_of_transformers_is_counted_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
+def test_every_decoder_of_transformers_is_counted_or_refused(whole: bool, tmp_path: Path) -> None:
     """The default configuration of every causal language model: read and right to the last parameter, or refused."""
     auto = pytest.importorskip("transformers.models.auto.modeling_auto", reason="transformers is not installed")
-    read = [family for family in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if counts_default(family, tmp_path)]
-    assert len(read) >= 83
+    families = daily.drawn("decoders", list(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), 40, whole=whole)
+    read = [family for family in families if counts_default(family, tmp_path)]
+    assert len(read) >= (83 if whole else 3)
 
 
 def counts_default(family: str, folder: Path) -> bool:
@@ -327,6 +332,7 @@ BY_TRANSFORMERS = {
 """Presets by configuration -> parameters of the modules that transformers 5.23 builds from it, towers apart."""
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("name", BY_TRANSFORMERS)
 def test_a_preset_counts_what_transformers_builds(name: str) -> None:
     assert load_model(name).total_params == BY_TRANSFORMERS[name]
@@ -340,6 +346,7 @@ TOWERS = {
 """Families whose vision tower no published file of the table above has -> fields of a small configuration."""
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("family", TOWERS)
 def test_a_tower_counts_what_transformers_builds(family: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -401,6 +408,7 @@ def same_as_transformers(given: dict[str, Any], folder: Path) -> None:
     assert load_model(str(path)).total_params == sum(p.numel() for p in module.parameters()), given
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("family", OF_CLASS)
 @pytest.mark.parametrize("key", LEFT_OUT)
 def test_a_key_left_out_means_what_the_configuration_class_says(family: str, key: str, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def trained_peak(model: Model, c: Candidates, workload: Workload) -> float:
 def test_adapters_that_are_really_trained_hold_what_is_projected(
     model: Model, adapters: Adapters, knobs: dict[str, int]
 ) -> None:
-    workload = Workload(seq_length=256, global_batch_size=2 * knobs["micro_batch_size"], task="lora", adapters=adapters)
+    workload = Workload(seq_length=64, global_batch_size=2 * knobs["micro_batch_size"], task="lora", adapters=adapters)
     job, c = Job(model, CPU, workload), Candidates.table(sharding=0, **knobs)
     projected = float(MemoryTable(job).memory(c).allocated[0]) - job.stack.memory.fixed_bytes
     assert projected == pytest.approx(trained_peak(job.model, c, workload), rel=0.05)

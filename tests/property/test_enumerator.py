@@ -305,6 +305,7 @@ def enumerated(space: Space, rows: int) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("seed", range(24))
 def test_every_legal_row_is_listed_once_and_no_other(seed: int) -> None:
     space = random_space(seed)
@@ -313,6 +314,7 @@ def test_every_legal_row_is_listed_once_and_no_other(seed: int) -> None:
     assert set(found) == brute_force(space)
 
 
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("seed", range(24))
 def test_every_raw_row_is_either_legal_or_counted_under_one_rule(seed: int) -> None:
     enumerator = Enumerator(random_space(seed))
@@ -320,6 +322,7 @@ def test_every_raw_row_is_either_legal_or_counted_under_one_rule(seed: int) -> N
     assert set(enumerator.removed) <= set(enumerator.reasons)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("seed", range(8))
 def test_rows_do_not_depend_on_the_size_of_chunks_and_can_be_fetched_by_number(seed: int) -> None:
     space = random_space(seed)

@@ -36,6 +36,7 @@ from primus_search.report.html import content, embedded, page
 from primus_search.report.plain_tables import Plain
 from primus_search.session.notebook import Run
 from tests.launch.test_launch_files import shipped_space
+from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.launched import jobs
 from tests.support.small_runs import make_run
 
@@ -296,8 +297,9 @@ def test_lines_of_logs_have_no_control_character() -> None:
         assert all(sign.isprintable() or sign in "\t\r\n\ud800" for sign in plain(name)), name
 
 
-def test_figures_and_notebooks_show_names_as_text(run: SavedRun) -> None:
-    for name in NAMES[::10]:
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
+def test_figures_and_notebooks_show_names_as_text(run: SavedRun, whole: bool) -> None:
+    for name in drawn("figures", NAMES, 12, whole=whole):
         answer = dict(run.facts["answer"]) | {"job": name}
         names = {"space": name, "model": name, "hardware": name, "answer": answer}
         found = Run(replace(run, facts=dict(run.facts) | names))

@@ -71,6 +71,7 @@ def use(path: Path) -> None:
         assert len(str(error)) < 5000
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", sorted(LOGS))
 def test_no_log_spoils_a_command(name: str, tmp_path: Path) -> None:
     rng, text, path = random.Random(name), "\n".join(LOGS[name]()) + "\n", tmp_path / "a.log"
@@ -91,7 +92,7 @@ def test_records_of_other_trainers(tmp_path: Path) -> None:
     state = (
         '{"log_history": [{"step": 100, "train_runtime": 250.5, "train_steps_per_second": 0.4}], "train_batch_size": 4}'
     )
-    for _ in range(60):
+    for _ in range(30):
         path = tmp_path / "a.log"
         path.write_text(head + "\n".join(damaged(rng, rng.choice((line, swift))) for _ in range(8)), encoding="utf-8")
         use(path)

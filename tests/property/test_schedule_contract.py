@@ -46,6 +46,7 @@ def uneven(name: str, p: int, vpp: int, seed: int) -> Costs:
     )
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", HEURISTICS)
 @QUICK
 @given(shape=shapes, given_costs=costs, share=st.sampled_from([None, 0.4, 1.0]))
@@ -114,6 +115,7 @@ def peaks(table) -> np.ndarray:  # type: ignore[no-untyped-def]
     return np.array([np.cumsum(change[low:high]).max() for low, high in bounds])
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", HEURISTICS)
 @settings(QUICK, max_examples=20)
 @given(shape=shapes, seed=st.integers(0, 2**32 - 1), limit=st.sampled_from([None, 1.0, 4.0]))
@@ -125,6 +127,7 @@ def test_unequal_stages_and_hops_get_complete_orders_too(
     keeps_the_contract(name, shape, uneven(name, p, vpp, seed), limit)
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("name", HEURISTICS)
 @pytest.mark.parametrize(("p", "m", "vpp"), [(32, 200, 8), (31, 7, 5), (1, 200, 1), (17, 33, 2)])
 def test_the_largest_and_oddest_pipelines_build_or_say_why(name: str, p: int, m: int, vpp: int) -> None:
@@ -170,6 +173,7 @@ def test_many_rows_at_once_are_the_rows_one_by_one(name: str, data: st.DataObjec
         assert walked[i] == pytest.approx(one.makespan, rel=1e-12)
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", HEURISTICS)
 def test_a_shape_is_servable_exactly_where_there_is_an_order(name: str) -> None:
     """Legality asks `serves`; where it says yes an order must build, and where it says no none does."""

@@ -63,6 +63,7 @@ def changed(c: Candidates, name: str, enumerator: Enumerator) -> Candidates:
     return replace(c, **{name: other})
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
     enumerator, c = candidates(model)
@@ -89,6 +90,7 @@ def test_terms_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
             assert np.array_equal(term(changed(rows, name, enumerator)), usual), name
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_kernels_and_layer_traffic_ignore_what_they_are_shared_across(model: str) -> None:
     """Rows beside the same with any other value of one axis, legal or not: those that share a key cost the same."""
@@ -105,6 +107,7 @@ def test_kernels_and_layer_traffic_ignore_what_they_are_shared_across(model: str
     assert reading(Enters.INSIDE) >= {"tp", "cp", "ep", "etp", "micro_batch_size", "fp8"}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_piece_depends_on_knobs_of_its_scope(model: str) -> None:
     enumerator, c = candidates(model)
@@ -118,6 +121,7 @@ def test_a_piece_depends_on_knobs_of_its_scope(model: str) -> None:
                 assert np.array_equal(piece.part_s, was.part_s), (name, number)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_memory_keys_depend_on_the_columns_they_are_numbered_by(model: str) -> None:
     enumerator, c = candidates(model)
@@ -154,6 +158,7 @@ class Recording(Candidates):
         return {name: plain(self, name) for name in COLUMN_NAMES}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("hardware", ["h100", "mi355x"])
 @pytest.mark.parametrize("model", [*MODELS, "qwen3.5_27b", "nemotron3_nano", "gpt_oss_20b"])
 def test_a_term_touches_no_column_that_its_key_lacks(model: str, hardware: str) -> None:
@@ -169,6 +174,7 @@ def test_a_term_touches_no_column_that_its_key_lacks(model: str, hardware: str) 
         assert Recording.touched <= reads, Recording.touched - reads
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_sharing_rows_changes_no_step(model: str) -> None:
     """Terms computed once for rows that share a key, against every row computed by itself."""

@@ -78,6 +78,7 @@ DAMAGES: dict[str, Callable[[Path], bytes]] = {
 }
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_files_are_compiled_anew_with_one_line(
