@@ -15,12 +15,13 @@ from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY, room_to_fit_bytes
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.answer_values import Choice
-from primus_search.exploration.expected import RATE
+from primus_search.exploration.expected import RATE, is_measured
 from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
 from primus_search.exploration.ranking_table import MEASURED, is_row_lost, switch_names
 from primus_search.exploration.result import is_on_cluster_of
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
+from primus_search.values.job import Job
 
 MOST_CHOICES = 5
 LESS_MEMORY, SLOWEST = 0.9, 0.8
@@ -44,11 +45,14 @@ def _idea(row: Row) -> tuple[Any, ...]:
 
 
 def choices_of(
-    rows: Sequence[Row], layers: int, faster: "FasterIfMemorySaved | None", others: Mapping[int, str] = NO_OTHERS
+    rows: Sequence[Row],
+    job: Job,
+    faster: "FasterIfMemorySaved | None",
+    others: Mapping[int, str] = NO_OTHERS,
 ) -> tuple[Choice, ...]:
     """The first row and at most four others, each of them another idea that FITS, or what saving memory would give.
 
-    others: when to take the rows at these places, which are of other clusters.
+    job: of the first row's cluster. others: when to take the rows at these places, which are of other clusters.
     """
     first = rows[0]
     mine = [
@@ -56,12 +60,13 @@ def choices_of(
         for place, row in enumerate(rows)
         if row["memory_verdict"] == FITS
         and is_on_cluster_of(row, first)
-        and not (row["vpp"] > 1 and row["pp"] * row["vpp"] >= layers)  # one layer a chunk: for papers
+        and not (row["vpp"] > 1 and row["pp"] * row["vpp"] >= job.model.num_layers)  # one layer a chunk: for papers
     ]
     found: dict[int, str] = {0: "default"}
     if first["memory_verdict"] != FITS and mine:
         found[max(mine, key=lambda place: rows[place][RATE])] = "A runs out of memory"
     found |= others
+    found |= _of_measured_kind(rows, [0, *mine], job)
     for when, is_one in _wanted(first):
         ideas = {_idea(rows[place]) for place in found}
         taken = {_split(rows[place]) for place in found} - {_split(first)}
@@ -90,6 +95,18 @@ def choices_of(
         )
         for letter, (place, when) in zip(ascii_uppercase, shown, strict=False)
     )
+
+
+def _of_measured_kind(rows: Sequence[Row], places: Sequence[int], job: Job) -> dict[int, str]:
+    """Where no run had the switches of the first row together, the best row of its format whose switches one had.
+
+    places: the first row's, then those that may stand beside it.
+    """
+    word, least = number_format(rows[0]), SLOWEST * rows[0][RATE]
+    places = [p for p in places if number_format(rows[p]) == word and rows[p][RATE] >= least]
+    table = Candidates.from_rows([{name: rows[p][name] for name in COLUMN_NAMES} for p in places])
+    known = [p for p, is_known in zip(places, is_measured(job, table).tolist(), strict=True) if is_known]
+    return {place: "measured kind" for place in known[:1] if place != 0}
 
 
 def _when_faster(faster: "FasterIfMemorySaved") -> str:

@@ -14,7 +14,7 @@ from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, sit
 from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
 from primus_search.space import Enumerator
-from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.candidates import Bools, Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import MeasuredSwitches, Stack
 
@@ -36,6 +36,11 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] *= own_s / counted_s * evidence.expected_share(job.model, counted_s, step_s)
     return shares
+
+
+def is_measured(job: Job, table: Candidates) -> Bools:
+    """Rows whose switches a run of the model on the device had on together, or that have none on."""
+    return ~unmeasured(table, _measured_part(job, _measured_switches(job.stack), table)[1])
 
 
 def _measured_part(job: Job, evidence: MeasuredSwitches, table: Candidates) -> tuple[Candidates, Candidates]:

@@ -13,16 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from primus_search.analysis.answer import answer_of, decide
+from primus_search.analysis.choices import SLOWEST
 from primus_search.analysis.explanation import explain
 from primus_search.analysis.labels import short
-from primus_search.analysis.row_words import in_words
+from primus_search.analysis.row_words import in_words, number_format
 from primus_search.analysis.why_not import parse_request
 from primus_search.cli import app
 from primus_search.cost.confidence.fit import AT_RISK, FITS
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
 from primus_search.declare import load_space, make_space
-from primus_search.exploration.expected import RATE
+from primus_search.exploration.expected import RATE, is_measured
 from primus_search.exploration.neighbours import Evaluator, values_of, word
 from primus_search.exploration.ranking_table import num_dimensions, switch_names, switches_of
 from primus_search.exploration.result import SearchResult
@@ -104,11 +105,26 @@ def test_choices_are_different_ideas_that_fit_and_say_when_to_take_them(result: 
             (
                 *(row[n] for n in ("tp", "pp", "ep", "etp", "fp8", "recompute", "schedule")),
                 row["micro_batch_size"] / row["cp"],
+                one.when == "measured kind",
             )
         )
     assert len(ideas) == len(answer.choices)
     others = [one.rate for one in answer.choices[1:]]
     assert others == sorted(others, reverse=True)
+
+
+def test_beside_switches_that_no_run_had_together_stands_the_best_row_of_a_measured_kind(result: SearchResult) -> None:
+    answer, rows = answer_of(result), result.ranked_rows
+    table = Candidates.from_rows([{name: row[name] for name in COLUMN_NAMES} for row in rows])
+    known = is_measured(result.best.ranking.job, table)
+    beside = [
+        row[RATE]
+        for row, is_known in zip(rows, known, strict=True)
+        if is_known and row["memory_verdict"] == FITS and number_format(row) == number_format(rows[0])
+    ]
+    picked = [one for one in answer.choices if one.when == "measured kind"]
+    assert len(picked) == int(not known[0] and max(beside, default=0.0) >= SLOWEST * rows[0][RATE])
+    assert all(known[one.rank - 1] and one.rate == max(beside) for one in picked)
 
 
 def test_who_trains_in_bf16_finds_it_among_the_choices_however_slow(tmp_path: Path) -> None:
