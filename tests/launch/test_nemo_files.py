@@ -4,8 +4,10 @@ import dataclasses
 import datetime
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,9 +42,11 @@ def overrides(text: str) -> dict[str, Any]:
     return {one.key_or_group: one.value() for one in parsed}
 
 
-def nemo_jobs(model: str, count: int, framework: str = "nemo", seed: int = 1) -> list[LaunchJob]:
+def nemo_jobs(
+    model: str, count: int, framework: str = "nemo", seed: int = 1, tuning: Mapping[str, Any] = MappingProxyType({})
+) -> list[LaunchJob]:
     space = {"model": model, "hardware": "h100", "nodes": 16, "framework": framework,
-             "workload": {"seq_length": 8192, "global_batch_size": 512}}  # fmt: skip
+             "workload": {"seq_length": 8192, "global_batch_size": 512, **tuning}}  # fmt: skip
     return list(jobs(make_space(space, name=model), count, seed))
 
 
@@ -150,6 +154,44 @@ def test_bridge_itself_starts_exports_over_recipes_of_both_kinds_and_differences
                 text = launch_files(replace(job, recipe=recipe)).texts["nemo.sh"]
                 files.append(tmp_path / f"{model}_{number}_{recipe}.sh")
                 files[-1].write_text(text.replace("set -euo", f"RECIPE={name}_config\nset -euo", 1), encoding="utf-8")
+    assert [one for one in verdicts("nemo@26.08", files) if not one["accepted"]] == []
+
+
+TUNED = {
+    "llama31_8b_sft_2gpu_h100_bf16": ("llama3.1_8b", {"task": "sft"}),
+    "llama31_8b_peft_1gpu_h100_bf16": ("llama3.1_8b", {"task": "lora", "lora": {"rank": 16}}),
+    "gpt_oss_20b_sft_8gpu_h100_fp8mx": ("gpt_oss_20b", {"task": "sft"}),
+    "llama3_8b_sft_8gpu_h100_bf16": ("llama3_8b", {"task": "sft"}),
+    "llama3_70b_peft_8gpu_h100_bf16": ("llama3_70b", {"task": "lora", "lora": {"rank": 16}}),
+}
+"""Recipes that tune, three of the library and two of benchmarks, whose runner gives them mock data of full rows."""
+
+
+def tuned_text(recipe: str, folder: Path, named: str) -> str:
+    model, tuning = TUNED[recipe]
+    job = nemo_jobs(model, 1, tuning=tuning, seed=datetime.date.today().toordinal())[0]
+    text = launch_files(replace(job, recipe=named)).texts["nemo.sh"]
+    text = text.replace("pretrained_checkpoint=checkpoint", f"pretrained_checkpoint={folder}")
+    return text.replace("set -euo", f"RECIPE={recipe}_config\nset -euo", 1)
+
+
+@pytest.mark.parametrize("recipe", TUNED)
+def test_rows_that_a_recipe_of_the_library_packs_offline_are_padded(recipe: str, tmp_path: Path) -> None:
+    """Packed rows go with one a micro-batch; v0.6.0 refuses `--dataset` for benchmarks, and mock data for tuning."""
+    text = tuned_text(recipe, tmp_path, recipe)
+    is_benchmarks = recipe.startswith("llama3_")
+    assert "--dataset" not in text and ("dataset.enable_offline_packing=false" in text) is not is_benchmarks
+    assert ("++peft.dim=16" in text) is ("peft" in recipe)
+
+
+@needs("nemo@26.08")
+@pytest.mark.slow
+def test_bridge_itself_starts_jobs_that_tune(tmp_path: Path) -> None:
+    texts = [tuned_text(recipe, tmp_path, recipe) for recipe in TUNED]
+    texts += [tuned_text(recipe, tmp_path, "") for recipe in list(TUNED)[:3]]
+    files = [tmp_path / f"{number}.sh" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text, encoding="utf-8")
     assert [one for one in verdicts("nemo@26.08", files) if not one["accepted"]] == []
 
 

@@ -43,7 +43,13 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
     found["dataset.seq_length"] = job.workload.seq_length
+    if job.model.is_moe and not said.keys() & {"fp8_format", "fp4_format"}:
+        found |= dict.fromkeys(PADDED_FOR_FP8, False)
     return found | adapter_settings(job.framework, job.workload)
+
+
+PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
+"""What recipes of FP8 have on and Megatron refuses without it, under both of its names."""
 
 
 def fields_of(said: Settings) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def difference(job: LaunchJob) -> dict[str, Any]:
 
     Raises `InputError` for a recipe that is not known, `Inexpressible` for one of another model.
     """
-    name = job.recipe.removesuffix("_config")
+    name = _named(job)
     recipe = recipes().get(name)
     if recipe is None:
         raise InputError([Problem("--recipe", f"{name!r} is no recipe that is known{did_you_mean(name, recipes())}")])
@@ -98,6 +104,10 @@ MOST_NAMED = 8
 OTHER_NAMES = {"num_moe_experts": "num_experts"}
 """Fields that the table of recipes has under the name of Megatron's argument."""
 MISSING = object()
+
+
+def _named(job: LaunchJob) -> str:
+    return job.recipe.removesuffix("_config")
 
 
 def _is_of(recipe: Recipe, model: Model) -> bool:
@@ -137,7 +147,9 @@ def by_hand(job: LaunchJob) -> list[str]:
     """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
     model, lines = job.model, []
     if model.adapters is not None:
-        lines.append("RECIPE: one of LoRA, for example llama3_8b_peft_config; --dataset and checkpoint of your task")
+        lines.append(
+            "RECIPE: one of LoRA, for example llama3_8b_peft_config; checkpoint.pretrained_checkpoint, your data"
+        )
     if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
@@ -149,14 +161,23 @@ def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     found = difference(job) if job.recipe else overrides(job)
     mode = "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
+    dataset = job.framework.options["tuned" if mode else "dataset"]
+    if mode and not dataset and (not job.recipe or recipes()[_named(job)].settings.get("enable_offline_packing")):
+        found |= argument_table("nemo")["unpacked"]
+    found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     values: dict[str, Any] = {
-        "words": [shlex.quote(f"{name}={text}") for name, value in found.items() for text in _texts(name, value)],
+        "words": [shlex.quote(f"{_key(name)}={text}") for name, value in found.items() for text in _texts(name, value)],
         "seq_length": job.workload.seq_length,
-        "recipe": f"{job.recipe.removesuffix('_config')}_config" if job.recipe else "",
+        "recipe": f"{_named(job)}_config" if job.recipe else "",
         "mode": mode,
-        "dataset": job.framework.options["tuned" if mode else "dataset"],
+        "dataset": dataset,
     }
     return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job) + edits(job), **values)}
+
+
+def _key(name: str) -> str:
+    """A field as an override names it: an adapter can be called, which leaves it out of what overrides know."""
+    return f"++{name}" if name.startswith("peft.") else name
 
 
 def _texts(name: str, value: Any) -> Iterator[str]:

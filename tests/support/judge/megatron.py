@@ -132,7 +132,7 @@ def _deals_layers(config: Any) -> None:
     if config.pipeline_model_parallel_layout is None:
         for rank in range(config.pipeline_model_parallel_size):
             get_num_layers_to_build(config, 0 if virtual else None, rank)
-    if config.num_moe_experts:
+    if config.num_moe_experts and config.experimental_attention_variant is None:
         layers = {name: MagicMock() for name in vars(gpt_layer_specs) if re.fullmatch(SPECS, name)}
         with patch.multiple(gpt_layer_specs, **layers):
             gpt_layer_specs.get_gpt_decoder_layer_specs(config, use_transformer_engine=False)
