@@ -8,6 +8,7 @@ A row that shares its layer shapes with a measured one is measured with it.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,13 +48,11 @@ def revalidated(
     space = result.space
     if space.benchmark.device == "off":
         return result
-    try:
-        from primus_search.measure.candidate_bench import save as save_benchmark
-        from primus_search.measure.revalidate import Benchmark, revalidate
-    except ModuleNotFoundError as error:
-        if error.name != TORCH or space.benchmark.device != "auto" or load or save:
-            raise
+    if find_spec(TORCH) is None:
+        if space.benchmark.device != "auto" or load or save:
+            raise ModuleNotFoundError(name=TORCH)
         return replace(result, notes=(*result.notes, WITHOUT_TORCH))
+    from primus_search.measure.revalidate import Benchmark, revalidate
 
     how = Benchmark(
         mode=space.benchmark.device,
@@ -81,6 +80,8 @@ def revalidated(
             seconds=result.seconds + found.seconds,
         )
     if save is not None:
+        from primus_search.measure.candidate_bench import save as save_benchmark
+
         save_benchmark(save, [one for found in seen for one in found.measurements])
     return result
 

@@ -43,7 +43,8 @@ from primus_search.files.evidence_files import tables_of
 from primus_search.files.source import written
 from primus_search.measure.device.device_info import cpu_name, resident_bytes
 from primus_search.measure.device.device_table import TERA, to_csv
-from primus_search.measure.modules.streams import COUNTED_BYTES, Sizes, both_passes, memory_law, rates, stream_seconds
+from primus_search.measure.modules.shard import COUNTED_BYTES
+from primus_search.measure.modules.streams import Sizes, both_passes, memory_law, rates, stream_seconds
 from primus_search.measure.rank_group import RankJob, exchange, failure_of, join, leave, run_jobs, there_and_back
 from primus_search.values.machine.accelerator import (
     Accelerator,

@@ -22,9 +22,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from primus_search.files.plain_forms import from_plain, to_plain
-from primus_search.measure.device import device_info as devices
-from primus_search.measure.device.device_info import CPU, heat, placed
+from primus_search.measure.device import torch_device as devices
+from primus_search.measure.device.device_info import CPU, describe
 from primus_search.measure.device.timing import PieceMeasurement, Timing, measure, measure_cycle
+from primus_search.measure.device.torch_device import heat, placed
 from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Embedding, Layer, OutputHead
 from primus_search.measure.modules.shard import Shard
@@ -97,7 +98,7 @@ def bench(piece: TimedPiece, *, kind: str, budget_s: float, threads: int = 1) ->
     torch.manual_seed(0)
     with placed(kind, piece.shard.dtype):
         timings, held = _RUNNERS[piece.piece](piece, Setting(device=kind, budget_s=budget_s, threads=threads))
-    info = devices.describe(kind)
+    info = describe(kind)
     return PieceMeasurement(
         kernel=piece.piece,
         shape=piece.shape,

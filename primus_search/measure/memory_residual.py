@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,16 +33,16 @@ from primus_search.cost.memory.activations import exchanges_heads, layer_activat
 from primus_search.cost.memory.pipeline_moments import relief_of
 from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
-from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.layer_bench import TimedPiece
-from primus_search.measure.modules.shard import DtypeName, Shard
-from primus_search.measure.modules.streams import COUNTED_BYTES
-from primus_search.measure.trace import TracedLayer, trace_layer
+from primus_search.measure.modules.shard import COUNTED_BYTES, DtypeName, Shard
+from primus_search.measure.trace_cache import TracedLayer, traced_layer
 from primus_search.values.candidates import Candidates, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
+
+if TYPE_CHECKING:
+    from primus_search.measure.device.timing import PieceMeasurement
 
 FP32_BYTES = 4.0
 FLASH = "flash2"  # any attention kernel that keeps no scores
@@ -103,10 +104,10 @@ def activation_ratio(job: Job, c: Candidates, row: int) -> float:
         modelled += layers * (whole * inputs + (1.0 - whole) * kept)
         if whole > 0.0:
             of_whole = replace(shard, recompute=shard.recompute | Recompute.FULL)
-            difference += layers * whole * (trace_layer(model, of_whole, kind).activation_bytes - inputs)
+            difference += layers * whole * (traced_layer(model, of_whole, kind).activation_bytes - inputs)
         if whole < 1.0:
             of_kept = replace(shard, recompute=shard.recompute & ~Recompute.FULL)
-            difference += layers * (1.0 - whole) * (trace_layer(model, of_kept, kind).activation_bytes - alike)
+            difference += layers * (1.0 - whole) * (traced_layer(model, of_kept, kind).activation_bytes - alike)
     return 1.0 + difference / modelled
 
 
@@ -143,7 +144,7 @@ def as_traced(stack: Stack) -> Stack:
 # --- measured -----------------------------------------------------------------------------------------------------
 
 
-def residual_of(measured: PieceMeasurement, traced: TracedLayer) -> Residual:
+def residual_of(measured: "PieceMeasurement", traced: TracedLayer) -> Residual:
     """What one layer's measurement holds beyond its trace; without peaks, what was kept for backward alone."""
     live_share = measured.memory_bytes / traced.activation_bytes - 1.0
     peaks = measured.peaks_bytes
@@ -159,7 +160,7 @@ def residual_of(measured: PieceMeasurement, traced: TracedLayer) -> Residual:
     )
 
 
-def residual(job: Job, c: Candidates, row: int, measurements: Iterable[PieceMeasurement]) -> Residual | None:
+def residual(job: Job, c: Candidates, row: int, measurements: "Iterable[PieceMeasurement]") -> Residual | None:
     """The residual of one candidate's layers: kept tensors over all its layers, the worst kind for what runs.
 
     None where no allocator was asked (a CPU's does not say) or a kind is missing.
@@ -167,13 +168,17 @@ def residual(job: Job, c: Candidates, row: int, measurements: Iterable[PieceMeas
     model = job.model
     shard = Shard.of(c, row, job.workload, dtype_of(job.cluster))
     held = {m.shape: m for m in measurements if m.kernel == "layer" and m.memory_bytes > 0}
+    if not held:
+        return None
+    from primus_search.measure.layer_bench import TimedPiece  # loads torch
+
     found: list[Residual] = []
     extra, traced_bytes = 0.0, 0.0
     for kind in model.kinds:
         measured = held.get(TimedPiece(piece="layer", model=model, shard=shard, kind=kind).shape)
         if measured is None:
             return None
-        traced, layers = trace_layer(model, shard, kind), model.layers.count(kind)
+        traced, layers = traced_layer(model, shard, kind), model.layers.count(kind)
         found.append(residual_of(measured, traced))
         extra += layers * (measured.memory_bytes - traced.activation_bytes)
         traced_bytes += layers * traced.activation_bytes

@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from primus_search.base.guards.files import cache_folder
 from primus_search.cost.confidence.fit import FITS, fit_probability, fit_verdict
@@ -25,14 +25,23 @@ from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection, Step
 from primus_search.cost.stage import Key, keys_of
 from primus_search.measure import memory_residual as residuals
-from primus_search.measure.candidate_bench import Bencher, Failure, MeasurementCache, read
-from primus_search.measure.device.device_info import CPU, CUDA, best_kind, describe, is_architecture_of, is_named_like
-from primus_search.measure.device.preflight import preflight
-from primus_search.measure.device.timing import PieceMeasurement
-from primus_search.measure.modules.layers import without_module
+from primus_search.measure.device.device_info import (
+    CPU,
+    CUDA,
+    best_kind,
+    describe,
+    has_gpu,
+    is_architecture_of,
+    is_named_like,
+)
+from primus_search.measure.modules.supported_models import without_module
 from primus_search.values.candidates import Bools, Candidates, Ints
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
+
+if TYPE_CHECKING:
+    from primus_search.measure.candidate_bench import Bencher, Failure
+    from primus_search.measure.device.timing import PieceMeasurement
 
 PROJECTED, TRACED, MEASURED = "projected", "traced", "measured"
 MODES = ("auto", "off", "trace", CPU, CUDA)
@@ -69,10 +78,10 @@ class Revalidation:
     projection: Projection
     time_evidence: tuple[str, ...]
     memory_evidence: tuple[str, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: "tuple[Failure, ...]" = ()
     notes: tuple[str, ...] = ()
     remarks: dict[int, str] = field(default_factory=dict)
-    measurements: tuple[PieceMeasurement, ...] = ()
+    measurements: "tuple[PieceMeasurement, ...]" = ()
     num_new: int = 0
     seconds: float = 0.0
     traced: dict[int, float] = field(default_factory=dict)
@@ -106,7 +115,7 @@ def target_device(cluster: Cluster, mode: str) -> tuple[str | None, str]:
         return None, "time is projected, memory is traced (as asked)"
     own = CPU if target.name == "host" else best_kind()
     kind = own if mode == "auto" else mode
-    if kind == CUDA and not torch.cuda.is_available():
+    if kind == CUDA and not has_gpu():
         return None, "this machine has no CUDA or ROCm device: time is projected, memory is traced"
     info = describe(kind)
     if is_architecture_of(info, target.arch, target.name):
@@ -183,8 +192,10 @@ def _with_memory(projection: Projection, memory: Memory) -> Projection:
 # --- measure ------------------------------------------------------------------------------------------------------
 
 
-def make_bencher(job: Job, how: Benchmark, kind: str) -> Bencher:
+def make_bencher(job: Job, how: Benchmark, kind: str) -> "Bencher":
     """The bencher for a target, its cache opened and the loaded artifact added."""
+    from primus_search.measure.candidate_bench import Bencher, MeasurementCache, read  # loads torch
+
     cache = MeasurementCache((how.folder or cache_folder()) / "measurements.jsonl")
     if how.load is not None:
         cache.add(read(how.load))
@@ -204,6 +215,8 @@ def _measure(before: Revalidation, job: Job, c: Candidates, how: Benchmark, kind
         before = replace(before, notes=(*before.notes, note))
     # A cold cache means real measuring: look at the node first. Ranks of a CPU host are checked by their own notes.
     if kind == CUDA and not len(bencher.cache):
+        from primus_search.measure.device.preflight import preflight
+
         before = replace(before, notes=(*before.notes, *preflight(cluster, kind)))
     chooser = Chooser(c, before.projection.step.total, how.top_k)
     deadline = time.perf_counter() + PATIENCE * how.seconds
@@ -224,12 +237,12 @@ def _measure(before: Revalidation, job: Job, c: Candidates, how: Benchmark, kind
     return _ranked(before, again, chooser.covered(), bencher)
 
 
-def _reproject(job: Job, c: Candidates, bencher: Bencher, rows: Sequence[int], how: Benchmark) -> Projection:
+def _reproject(job: Job, c: Candidates, bencher: "Bencher", rows: Sequence[int], how: Benchmark) -> Projection:
     measured = bencher.layers(c, rows)
     return Projector(job, memory_margin=how.memory_margin, measured=measured).project(c)
 
 
-def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: Bencher) -> Revalidation:
+def _ranked(before: Revalidation, again: Projection, covered: Ints, bencher: "Bencher") -> Revalidation:
     """Measured rows first, by measured step time; the others after them in their projected order."""
     is_measured = np.isin(np.arange(len(before.order)), covered)
     steps = again.step, before.projection.step

@@ -13,7 +13,7 @@ and rotary tables do not count.
 
 import gc
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,30 +24,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from primus_search.measure.device.device_info import default_dtype
+from primus_search.measure.device.torch_device import default_dtype
 from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.trace_cache import TracedLayer
 from primus_search.values.candidates import GroupedGemm, Recompute
 from primus_search.values.model import LayerKind, Model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedLayer:
-    """What torch says of one layer for one micro-batch on one device.
-
-    activation_bytes   held from forward to backward, the layer's input included, its output not
-    forward_peak_bytes, backward_peak_bytes  highest sum of live activations in that pass, input and output included
-    """
-
-    activation_bytes: float
-    forward_peak_bytes: float
-    backward_peak_bytes: float
-
-    @property
-    def workspace_bytes(self) -> float:
-        """What the worse pass needs on top of the activations kept."""
-        return max(self.forward_peak_bytes, self.backward_peak_bytes) - self.activation_bytes
 
 
 class StorageWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ A framework's contract as legality rules: what it cannot express, what it refuse
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -328,6 +329,7 @@ def _word(job: GridJob, axis: str, code: int) -> str:
     return spelled(axis, code if vocabulary is None else vocabulary[code])
 
 
+@lru_cache(maxsize=4096, typed=True)
 def spelled(axis: str, value: Any) -> str:
     """A typed value as contracts spell it: words, numbers, true and false."""
     return str(value).lower() if isinstance(value, bool) else str(KNOB[axis].word(value))

@@ -292,8 +292,9 @@ def run(options, kind: str, models) -> int:
     """The sweep, the fit, layers and steps, and the report, on a device of that kind."""
     from primus_search.files.hardware_files import load_hardware
     from primus_search.measure.candidate_bench import MeasurementCache
-    from primus_search.measure.device.device_info import describe, memory_bytes
+    from primus_search.measure.device.device_info import describe
     from primus_search.measure.device.device_table import measure_device
+    from primus_search.measure.device.torch_device import memory_bytes
 
     deadline = time.monotonic() + 60.0 * options.minutes
     info, scale = describe(kind), SCALES[options.sweep]

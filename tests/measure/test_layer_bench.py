@@ -10,8 +10,8 @@ from primus_search.measure import layer_bench
 from primus_search.measure.device.device_info import CPU
 from primus_search.measure.layer_bench import TimedPiece, bench
 from primus_search.measure.modules.fused_operations import MissingKernelError
-from primus_search.measure.modules.layers import without_module
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.supported_models import without_module
 from primus_search.models.model_files import load_model
 from primus_search.models.presets import presets
 from primus_search.values.candidates import Candidates

@@ -9,15 +9,8 @@ import pytest
 import torch
 
 from primus_search.files.hardware_files import load_hardware
-from primus_search.measure.device.device_info import (
-    COLD_BYTES,
-    CPU,
-    CUDA,
-    clock,
-    describe,
-    is_architecture_of,
-    is_named_like,
-)
+from primus_search.measure.device.device_info import CPU, CUDA, describe, is_architecture_of, is_named_like
+from primus_search.measure.device.torch_device import COLD_BYTES, clock
 
 NVIDIA = {"h200": ("NVIDIA H200", 9, 0), "h100": ("NVIDIA H100 80GB HBM3", 9, 0), "b200": ("NVIDIA B200", 10, 0)}
 NVIDIA |= {"b300": ("NVIDIA B300 SXM6 AC", 10, 3), "a100_80": ("NVIDIA A100-SXM4-80GB", 8, 0)}

@@ -15,8 +15,9 @@ from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_stack
 from primus_search.measure.layer_bench import TimedPiece
 from primus_search.measure.modules.fused_operations import MissingKernelError
-from primus_search.measure.modules.layers import Layer, without_module
+from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.supported_models import without_module
 from primus_search.measure.trace import trace_layer
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates

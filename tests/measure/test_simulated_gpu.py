@@ -13,10 +13,11 @@ from primus_search.cli import app
 from primus_search.files.hardware_files import load_hardware
 from primus_search.measure.calibrate.kernel_fit import calibrate_hardware
 from primus_search.measure.calibrate.points import read_points
-from primus_search.measure.device import device_info, timing
 from primus_search.measure.device import device_table as sweeps
-from primus_search.measure.device.device_info import CUDA, placed
+from primus_search.measure.device import timing, torch_device
+from primus_search.measure.device.device_info import CUDA
 from primus_search.measure.device.device_table import measure_device
+from primus_search.measure.device.torch_device import placed
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.products import precise8
 from primus_search.measure.modules.shard import Shard
@@ -45,7 +46,7 @@ def known_device():
 @pytest.fixture
 def at_once(monkeypatch):
     """Nothing is repeated and nothing waited for: a simulated clock needs neither."""
-    monkeypatch.setattr(device_info, "HEAT_S", 0.0)
+    monkeypatch.setattr(torch_device, "HEAT_S", 0.0)
     monkeypatch.setattr(timing, "MIN_REPEATS", 1)
     monkeypatch.setitem(sweeps.SWEEPS, "full", replace(sweeps.SWEEPS["full"], budget_s=NO_TIME))
     quick = replace(bench_gpu.SCALES["full"], layer_s=NO_TIME, stream_s=NO_TIME)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from primus_search.measure.modules.attention_modules import (
-    MODULES,
     GatedAttentionModule,
     by_head,
     per_head,
@@ -34,6 +33,7 @@ from primus_search.measure.modules.fused_operations import (
 )
 from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.supported_models import MODULES
 from primus_search.values.model import (
     Attention,
     CompressedAttention,

@@ -34,7 +34,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
-from primus_search.measure.device.device_info import CPU, DTYPES, default_dtype
+from primus_search.measure.device.device_info import CPU
+from primus_search.measure.device.torch_device import DTYPES, default_dtype
 from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import DtypeName, Shard

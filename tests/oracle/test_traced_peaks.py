@@ -18,7 +18,7 @@ from torch.autograd import Function
 
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.files.hardware_files import load_hardware, load_stack
-from primus_search.measure.device.device_info import default_dtype
+from primus_search.measure.device.torch_device import default_dtype
 from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import StorageWatch

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primus_search.measure.device.device_info import CPU, CUDA, clock, describe, heat, placed, synchronize
+from primus_search.measure.device.device_info import CPU, CUDA, describe
 from primus_search.measure.device.timing import measure, summarize
+from primus_search.measure.device.torch_device import clock, heat, placed, synchronize
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
 from primus_search.measure.modules.products import precise8
+from primus_search.measure.modules.shard import COUNTED_BYTES
 from primus_search.measure.modules.streams import (
-    COUNTED_BYTES,
     MasterAdamW,
     Sizes,
     master_update,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus_search.measure.device.device_info import default_dtype
+from primus_search.measure.device.torch_device import default_dtype
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.trace import hidden_states

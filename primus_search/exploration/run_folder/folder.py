@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -244,12 +244,17 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
         names = list(rows[0])
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(map(guarded, names))
-        writer.writerows([_cell(row[name]) for name in names] for row in rows)
+        writer.writerows(zip(*(_cells([row[name] for row in rows]) for name in names), strict=True))
     return text.getvalue().encode()
 
 
-def _cell(value: Any) -> Any:
+def _cells(column: Sequence[Any]) -> Iterable[Any]:
     """Switches as true and false, floats with every digit that matters, words that no spreadsheet evaluates."""
+    kinds = set(map(type, column))
+    return map(repr, column) if kinds == {float} else column if kinds == {int} else map(_cell, column)
+
+
+def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, str):

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from primus_search.files.source import read
 from primus_search.measure import rank_group
-from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, clock, describe, heat, on, synchronize
+from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, describe
 from primus_search.measure.device.timing import Watch, measure
+from primus_search.measure.device.torch_device import clock, heat, on, synchronize
 from primus_search.measure.isolate import ProcessVerdict
 from primus_search.measure.modules.attention_modules import core_attention
 from primus_search.measure.modules.products import grouped_product, precise8, scaled_mm, wide8

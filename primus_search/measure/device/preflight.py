@@ -19,9 +19,10 @@ import torch.distributed as dist
 from primus_search.base.units import GB
 from primus_search.cost.laws.collectives import Group, all_reduce_s, send_s
 from primus_search.cost.laws.gemm import gemm_s
-from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, on
+from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES
 from primus_search.measure.device.device_table import link_s
 from primus_search.measure.device.timing import measure
+from primus_search.measure.device.torch_device import on
 from primus_search.measure.isolate import ProcessVerdict, isolated
 from primus_search.measure.rank_group import failure_of, join, leave, run_ranks
 from primus_search.values.machine.cluster import Cluster

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from threading import Event, Thread
 
-from primus_search.measure.device.device_info import CPU, clock
+from primus_search.measure.device.device_info import CPU
+from primus_search.measure.device.torch_device import clock
 
 TARGET_INTERVAL = 0.02  # half width of the median's 95 % interval over the median at which repeating stops
 NOTCH = 1.57  # that half width is NOTCH * interquartile range / sqrt(repeats) (McGill, Tukey, Larsen 1978)

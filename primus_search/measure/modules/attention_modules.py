@@ -34,6 +34,7 @@ from primus_search.measure.modules.fused_operations import (
 )
 from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.supported_models import MODULES, has_kernel, has_module
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import Attention, Mixer
 from primus_search.values.model.mixer import attended_tokens
@@ -129,9 +130,6 @@ class _TracedAttention(Function):
         return (*backward_kernel(grads[0], q, k, v, ctx.reads), None, *map(torch.empty_like, beside))
 
 
-MODULES: dict[type[Mixer], Callable[..., nn.Module]] = {}  # modules of further mixers, by type
-
-
 class CoreAttention(nn.Module):
     """What all attention modules have: the core, recomputed in backward where the shard says so."""
 
@@ -213,18 +211,9 @@ def by_head(x: Tensor, heads: int) -> Tensor:
     return torch.unflatten(x, -1, (heads, -1))
 
 
-def has_module(mixer: Mixer) -> bool:
-    """Whether a mixer has a torch module."""
-    return _has_kernel(mixer) or type(mixer) in MODULES
-
-
-def _has_kernel(mixer: Mixer) -> bool:
-    return isinstance(mixer, Attention) and mixer.indexer is None
-
-
 def mixer_module(mixer: Mixer, hidden: int, shard: Shard, window: int) -> nn.Module:
     """The module of a mixer that plain attention cannot hold, at the shard's sizes."""
     if not has_module(mixer):
         raise MissingKernelError(f"no torch module of {mixer.name}")
-    build: Callable[..., nn.Module] = GatedAttentionModule if _has_kernel(mixer) else MODULES[type(mixer)]
+    build: Callable[..., nn.Module] = GatedAttentionModule if has_kernel(mixer) else MODULES[type(mixer)]
     return build(mixer, hidden, shard, window)

@@ -13,17 +13,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
-from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.measure.modules import fused_operations as ops
 from primus_search.measure.modules.adapters import adapt
-from primus_search.measure.modules.attention_modules import CoreAttention, has_module, mixer_module
+from primus_search.measure.modules.attention_modules import CoreAttention, mixer_module
 from primus_search.measure.modules.experts import ExpertMlp
 from primus_search.measure.modules.products import Linear
 from primus_search.measure.modules.shard import Shard
+from primus_search.measure.modules.supported_models import holds_plain_attention
 from primus_search.values.candidates import Recompute
 from primus_search.values.model import LatentMixer, LayerKind, Model, NoFeedForward, NoMixer
-
-SANDWICH_NORMS = 4  # norms of a layer that normalises inputs and outputs of both blocks
 
 
 class Norm(nn.Module):
@@ -156,32 +154,11 @@ class MlpModule(nn.Module):
         return ops.scatter(self.down(ops.swiglu(wide) if self.is_gated else F.gelu(wide)), self.ranks)
 
 
-def without_module(model: Model) -> tuple[str, ...]:
-    """What a model has that no torch module here computes: mixers, streams and embeddings of a kind of their own."""
-    absent = [
-        model.mixer(kind).name for kind in model.kinds if not _is_plain(kind) and not has_module(model.mixer(kind))
-    ]
-    if model.adapters is not None:
-        absent += [f"adapters of {model.mixer(kind).name}" for kind in model.kinds if not _is_plain(kind)]
-        absent += ["packed weights"] if model.adapters.base.is_packed else []
-    absent += ["hyper-connections"] if model.hyper_streams else []
-    absent += ["per-layer embeddings"] if model.per_layer_embedding else []
-    return (*absent, *(["norms of parallel blocks"] if model.num_norms > SANDWICH_NORMS else []))
-
-
-def _is_plain(kind: LayerKind) -> bool:
-    """Whether the attention modules of this file hold the layer's mixer, or it has none."""
-    mixer = kind.mixer
-    if mixer is None or isinstance(mixer, NoMixer) or is_plain_attention(mixer):
-        return True
-    return isinstance(mixer, LatentMixer) and mixer.indexer is None
-
-
 def _mixer(model: Model, shard: Shard, kind: LayerKind) -> nn.Module | None:
     """The module of the layer's mixer; None where it has none."""
     if isinstance(kind.mixer, NoMixer):
         return None
-    if kind.mixer is not None and not _is_plain(kind):
+    if kind.mixer is not None and not holds_plain_attention(kind):
         return mixer_module(kind.mixer, model.hidden, shard, kind.window)
     view = model.layer_view(kind)
     window = kind.window if view is model else view.windows[0]

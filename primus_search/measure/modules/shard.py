@@ -8,6 +8,8 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
+COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
+
 DtypeName = Literal["bfloat16", "float32"]
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
+from primus_search.measure.modules.shard import COUNTED_BYTES
 from primus_search.values.machine.accelerator import MemoryLaw
 
 LEARNING_RATE = 1e-4
@@ -80,7 +81,6 @@ def master_update(num_params: int) -> Callable[[], None]:
 
 SMALL_KERNELS = 10  # launched in a row; few enough that a GPU's cold stopwatch has them all queued when it starts
 SHORTEST_S = 1e-9  # of a difference of two timings, which noise can make zero or less
-COUNTED_BYTES = 2.0  # bytes per element as the cost model counts activations
 
 Seconds = Callable[[Callable[[], object]], float]
 
