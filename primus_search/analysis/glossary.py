@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 
 from primus_search.files.source import read
@@ -26,11 +25,6 @@ def explain_word(word: str) -> list[str]:
         return meaning({axis_name(name): value})
     values = read_token(word) if word else None
     return [*(meaning(values) if values else []), *found]
-
-
-def close_words(word: str) -> list[str]:
-    """Words like this one that are known."""
-    return get_close_matches(word, [*TERMS, *(token for token, _ in every_token())], n=3)
 
 
 def every_token() -> list[tuple[str, str]]:

@@ -38,15 +38,14 @@ def words(word: str = "") -> None:
     """What a word of the tables means: sf3, PP4x2, zero1, AT RISK; without a word, all of them."""
     import textwrap
 
-    from primus_search.analysis.glossary import TERMS, close_words, every_token, explain_word, nicknames
-    from primus_search.base.errors import InputError, Problem
+    from primus_search.analysis.glossary import TERMS, every_token, explain_word, nicknames
+    from primus_search.base.errors import InputError, Problem, did_you_mean
 
     if word:
         lines = explain_word(word)
         if not lines:
-            near = close_words(word)
-            what = "is no word of the tables" + (f"; did you mean {' or '.join(near)}?" if near else "")
-            raise InputError([Problem(f"words {word}", what)])
+            near = did_you_mean(word, [*TERMS, *(token for token, _ in every_token())])
+            raise InputError([Problem(f"words {word}", f"is no word of the tables{near}")])
         for line in lines:
             typer.echo(line)
         return

@@ -68,7 +68,7 @@ def test_words_command_refuses_an_unknown_word_with_close_ones() -> None:
     runner = CliRunner()
     assert "sync_free_stage=3" in runner.invoke(app, ["words", "sf3"]).output
     assert runner.invoke(app, ["words"]).output.count("\n") > 60
-    with pytest.raises(InputError, match="did you mean fp8:hybrid"):
+    with pytest.raises(InputError, match="did you mean 'fp8:hybrid'"):
         runner.invoke(app, ["words", "fp8:hybird"], catch_exceptions=False)
 
 
