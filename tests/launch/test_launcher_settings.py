@@ -109,6 +109,11 @@ ci: {nproc_per_node: 4, nodes: 2}
 MAXTEXT = """
 python3 MaxText/train.py MaxText/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=4 max_target_length=1024
 """
+VEOMNI = """
+model: {model_path: ./Qwen3-30B-A3B-merge}
+data: {data_type: conversation, max_seq_len: 4096}
+train: {global_batch_size: 64, micro_batch_size: 2, accelerator: {ulysses_size: 2, ep_size: 4, dp_replicate_size: 2}}
+"""
 PRIMUS = """
 modules:
   pre_trainer: {framework: maxtext, model: llama3_70B.yaml, overrides: {per_device_batch_size: 2}}
@@ -157,6 +162,12 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "odds": ("train.py", TUNER.replace("SupervisedFinetune", "ORPO"), "loss of this kind"),
     "distillation": ("train.sh", SWIFT.replace("grpo", "gkd"), "rlhf_type: gkd: a step of this kind is not read"),
     "masked tokens": ("train.yaml", AXOLOTL + "plugins: [axolotl.integrations.diffusion.DiffusionPlugin]\n", "masked"),
+    "merge": (
+        "train.yaml",
+        "model_name_or_path: x\nfinetuning_type: lora\nexport_dir: models/x\n",
+        "nothing is trained",
+    ),
+    "encoder": ("train.sh", "torchrun pretrain_bert.py --num-layers 24 --micro-batch-size 4\n", "trains BERT, T5"),
     "TPUs": ("train.sh", "export LIBTPU_INIT_ARGS=--xla_x=1\n" + MAXTEXT, "starts TPUs"),
     "teacher": ("train.yaml", AUTOMODEL + "teacher_model: {pretrained_model_name_or_path: x}\n", "a teacher"),
 }
@@ -184,6 +195,11 @@ NOTED: dict[str, tuple[str, str, str]] = {
         "train.yaml",
         AUTOMODEL.replace("torch.optim.Adam", "x.Dion"),
         "optimizer._target_: x.Dion (not priced: less",
+    ),
+    "base": (
+        "t.yaml",
+        TRAINER.replace("Llama-2-7b-hf", "Llama-2-7b-hf-GPTQ"),
+        "meta-llama/Llama-2-7b-hf-GPTQ: weights in",
     ),
     "critic": ("train.yaml", ROLL, "critic.device_mapping: list(range(8, 16)) (not priced: less memory, faster"),
 }
@@ -216,6 +232,11 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
         MAXTEXT.replace("per_dev", "weight_dtype=bfloat16 per_dev"),
         {"state_format": "stack"},
     ),
+    "degrees of VeOmni": (
+        "t.yaml",
+        VEOMNI,
+        {"seq_length": 4096, "cp": 2, "ep": 4, "shard_group": 4, "recompute": "full"},
+    ),
     "weights of Primus": ("train.yaml", PRIMUS, {"state_format": "stack", "batch": 16}),
     "rows of packs": (
         "train.yaml",
@@ -238,6 +259,7 @@ def test_devices_of_a_file_are_those_it_names(tmp_path: Path) -> None:
     world = job(tmp_path, "train.yaml", AUTOMODEL).world
     assert (world.gpus, world.per_node) == (8, 4)
     assert job(tmp_path, "train.yaml", AUTOMODEL.replace(", nodes: 2", "")).world.gpus == 4
+    assert job(tmp_path, "train.yaml", AUTOMODEL.replace("nodes: 2", "nodes: TO_BE_FILLED")).world.gpus == 0
 
 
 @pytest.mark.parametrize(("more", "inner"), [("", 11008), (", hidden_dim_multiplier: 1.3", 14336)])

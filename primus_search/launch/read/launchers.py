@@ -161,6 +161,8 @@ def of_given(
         notes.append(f"of {named} the language model ({part}) is priced, towers for images and sound are not")
     elif not model and loaded and (base := named_after(named)):
         notes.append(f"{named} is taken as {base}, by its name")
+    if BITS.search(named):
+        notes.append(f"{named}: weights in fewer bits (not priced: less memory, slower)")
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
     missing = sorted({name for key in counts & found.keys() for name in UNSET.findall(str(found[key]))})
@@ -190,6 +192,8 @@ def of_given(
     )
 
 
+BITS = re.compile(r"gptq|awq|int[48]|[48]bit|bnb|nf4", re.IGNORECASE)
+"""What the name of a model has whose weights are in fewer bits."""
 OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
 """Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
 
@@ -210,6 +214,8 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
         next((int(n) for key in keys if (n := str(given.get(key) or variables.get(key, ""))).isdecimal()), 0)
         for keys in (launcher.nodes, launcher.per_node, launcher.gpus)
     )
+    if each and not nodes and not gpus and any(not is_off(given.get(key)) for key in launcher.nodes):
+        return World(0, each)  # how many nodes, the file does not say
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
     if each:
