@@ -16,7 +16,7 @@ from primus_search.launch.experiment_space import Start, space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import canonical
 from primus_search.launch.workload_settings import unwritten, workload_settings, workload_values
-from primus_search.launch.write.job import Inexpressible, LaunchJob
+from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
@@ -58,14 +58,10 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
         return [*wrong, "no model"]
     if nameless(found.model) != nameless(job.model):
         wrong.append(f"model: {found.model}")
-    for name in ("norm_epsilon", "rotary_base", "rotary_share", "router_score", "router_normalises"):
-        ours, theirs = job.model.constants.__getattribute__(name), found.model.constants.__getattribute__(name)
-        if ours not in (None, "") and theirs != ours:
-            wrong.append(f"{name}: {theirs} for {ours}")
-    if (job.model.constants.router_scale or 1.0) != (found.model.constants.router_scale or 1.0):
-        wrong.append("router_scale")
-    wrong += [] if scaling(found.model) == scaling(job.model) else [f"scaling: {scaling(found.model)}"]
-    sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", "\n".join(texts.values()))))
+    text = "\n".join(texts.values())
+    lost = unsaid_constants(job.model, found.model)
+    wrong += [one for one in lost if one.partition(":")[0] not in text]  # what stands under Edit is for a person
+    sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", text)))
     return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
 
 
@@ -84,10 +80,6 @@ def figures_differ(job: LaunchJob, begun: Start, sets: list[str]) -> list[str]:
 
 def nameless(model: Model) -> Model:
     return shape(replace(model, name="", towers=(), adapters=None, head_dim=0 if model.latent else model.head_dim))
-
-
-def scaling(model: Model) -> dict[str, object]:
-    return {key: float(v) if isinstance(v, int) else v for key, v in model.constants.scaling.items()}
 
 
 def compared(framework: str, folder: Path, first: int, count: int) -> list[list[str]]:

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, str]:
     return str(path), DRAWN["recipes"].get(family, "")
 
 
+@cache
 def recipes_of_presets() -> dict[str, list[str]]:
     """Recipes that pretrain the model of a preset, by its name."""
     found: dict[str, list[str]] = {}

@@ -134,7 +134,8 @@ def _resized(recipe: Recipe, changed: Settings, name: str) -> tuple[Model | None
     sizes = sorted(key for key in known if not same(changed[key], own.get(key, recipe.settings.get(key))))
     if sizes and model is None and recipe.model:
         raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
-    own["vocab_size"] = own.pop("padded_vocab_size", None)
+    if not {"vocab_size", "make_vocab_size_divisible_by"}.isdisjoint(changed):
+        own["vocab_size"] = own.pop("padded_vocab_size", None)
     return (None, own) if sizes else (model, {})
 
 
