@@ -1,16 +1,22 @@
 """Jobs of today's Megatron whose matrices have an optimizer of their own: Muon, adaptive Muon, Lion."""
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.project import Projector
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
 from primus_search.space import Enumerator
 from primus_search.values.job import Job
+from tests.support.judge.checkouts import needs
+from tests.support.launched import ROOT
 
 KIMI_K2 = (
     "torchrun --nproc_per_node 8 --nnodes 32 pretrain_gpt.py --num-layers 61 --hidden-size 7168 --ffn-hidden-size "
@@ -61,6 +67,20 @@ def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: 
     assert memory.optimizer[0] == pytest.approx(expected, rel=0.005)
     assert memory.weights[0] == pytest.approx(26.66e9 if largest else 12.81e9, rel=0.03)
     assert memory.gradients[0] == pytest.approx(2 * memory.weights[0], rel=1e-6)
+
+
+@needs("megatron@core_0.20")
+@pytest.mark.slow
+def test_kimi_k2_under_muon_holds_on_every_rank_what_megatrons_classes_allocate(tmp_path: Path) -> None:
+    """Weights, gradients and optimizer of 8 pipeline ranks; buffers of the first are half padding."""
+    path = script(tmp_path, "muon --use-distributed-optimizer")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.layer_wise_builder", str(path)]
+    built = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
+    space = space_of(start(path, "h200", 0), [], None, "")
+    enumerator = Enumerator(space)
+    memory = memory_by_rank(space.job_on(space.clusters[0]), enumerator.chunk(0, enumerator.size).candidates)
+    ours = memory.weights + memory.gradients + memory.optimizer
+    assert ours.tolist() == pytest.approx([sum(rank.values()) for rank in built], rel=0.05)
 
 
 def test_preconditioners_of_soap_are_named_with_what_they_cost(tmp_path: Path) -> None:
