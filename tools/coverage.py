@@ -94,6 +94,7 @@ ASKS = (
     "give the script",
     "give one of them",
     "name one",
+    "leave one of them",
 )
 """What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
 

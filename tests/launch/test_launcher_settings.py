@@ -168,6 +168,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         "nothing is trained",
     ),
     "encoder": ("train.sh", "torchrun pretrain_bert.py --num-layers 24 --micro-batch-size 4\n", "trains BERT, T5"),
+    "images": ("train.sh", "torchrun train.py --num-layers 24 --micro-batch-size 4 --img-h 336\n", "images and text"),
     "TPUs": ("train.sh", "export LIBTPU_INIT_ARGS=--xla_x=1\n" + MAXTEXT, "starts TPUs"),
     "teacher": ("train.yaml", AUTOMODEL + "teacher_model: {pretrained_model_name_or_path: x}\n", "a teacher"),
 }

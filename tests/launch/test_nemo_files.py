@@ -220,7 +220,10 @@ def test_runs_of_a_recipe_that_differ_are_named_by_what_differs(tmp_path: Path) 
     path.write_text(f'IMAGE=""\n[ -z "$IMAGE" ] && exit 1\nfor TP in 2 4; do\n{run} checkpoint.save=/tmp/$TP\ndone\n')
     with pytest.raises(InputError, match="several trainings, which differ in tensor_model_parallel_size"):
         read_experiment(path, 8)
-    path.write_text(path.read_text().replace("2 4", "4"))
+    path.write_text(f"TP=4\n{run} $(echo $MORE | tr a b)\n")
+    with pytest.raises(InputError, match=r"takes settings from what \$\(echo"):
+        read_experiment(path, 8)
+    path.write_text(f"TP=4\n{run}\n")
     assert read_experiment(path, 8).row["tp"] == 4
 
 

@@ -27,7 +27,7 @@ from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.script import bash
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import CONSTANT_KEYS
@@ -160,6 +160,9 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
+        printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
+        if bash.OUTPUT in printed:
+            raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
         if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
