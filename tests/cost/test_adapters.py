@@ -115,3 +115,8 @@ def test_a_row_of_adapters_costs_the_same_alone_as_in_a_table() -> None:
         alone = Projector(job).project(c.take(np.array([row])))
         assert alone.memory.total[0] == memory[row]
         assert alone.step.total[0] == step[row]
+
+
+def test_layers_that_no_adapter_is_beside_keep_nothing_for_its_products() -> None:
+    hybrid, rest = load_model("nemotron3_nano"), lora(modules=("linear_qkv",))
+    assert projected(rest, Candidates.table(tp=1), model=hybrid).memory.total[0] > 0.0

@@ -70,7 +70,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
     whole = in_order([tensor.bytes for tensor in tensors])
     kept = in_order([np.where(_is_dropped(tensor, s) | _is_away(tensor, s), 0.0, tensor.bytes) for tensor in tensors])
     kept = np.where((s.recompute & Recompute.OP_SAC) != 0, kept_by_operation(model, stack, kind, s), kept)
-    inputs = in_order([tensor.bytes for tensor in tensors if tensor.weight_input])
+    inputs = in_order([tensor.bytes * tensor.weight_input for tensor in tensors])
     return LayerActivations(
         kept=kept,
         waiting=inputs + output_gradients(model, kind, s),
