@@ -314,9 +314,10 @@ def _has_schedule(framework: Framework) -> Keeps:
 def _can_express(axis: str, knob: Spelling | None) -> Keeps:
     def keeps(job: GridJob, cells: Cells) -> Bools:
         codes, plain = cells.ints(axis), int(DEFAULTS[axis])
-        every = range(int(codes.max(initial=0)) + 1)
-        legal = [code == plain if knob is None else has_word(knob, _word(job, axis, code)) for code in every]
-        return np.array(legal)[codes]
+        legal = np.zeros(int(codes.max(initial=0)) + 1, dtype=np.bool_)
+        for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
+            legal[code] = code == plain if knob is None else has_word(knob, _word(job, axis, code))
+        return legal[codes]
 
     return keeps
 
