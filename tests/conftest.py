@@ -62,11 +62,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def file_times() -> dict[str, dict[str, str]]:
-    """Rows of `file_times.csv` by file: `wall_s` and `processor_s`."""
+    """Rows of `file_times.csv` by file: `wall_s` and `processor_s`; its head says how they were measured."""
     if not FILE_TIMES.exists():
         return {}
     with FILE_TIMES.open(newline="") as lines:
-        return {row["file"]: row for row in csv.DictReader(lines)}
+        return {row["file"]: row for row in csv.DictReader(line for line in lines if not line.startswith("#"))}
 
 
 def draw_of_the_day(items: list[pytest.Item]) -> None:
@@ -164,7 +164,9 @@ class Times:
         rows = {file: row for file, row in file_times().items() if (root / file).exists()}
         for file, wall in self.wall.items():
             rows[file] = {"file": file, "wall_s": f"{wall:.1f}", PROCESSOR: f"{self.processor[file]:.1f}"}
+        head = [line for line in FILE_TIMES.open() if line.startswith("#")] if FILE_TIMES.exists() else []
         with FILE_TIMES.open("w", newline="") as lines:
+            lines.writelines(head)
             table = csv.DictWriter(lines, ("file", "wall_s", PROCESSOR), lineterminator="\n")
             table.writeheader()
             table.writerows(sorted(rows.values(), key=lambda row: (-float(row["wall_s"]), row["file"])))

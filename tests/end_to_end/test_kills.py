@@ -208,12 +208,14 @@ def test_a_private_cluster_ends_with_its_driver(
         run.finish()
         assert not run.processes()
     else:
-        process = run.start()
+        held = run.holding(Moment(2))  # it cannot end before it was looked at, however busy the machine
+        process = held.process
         kills.wait_for(lambda: bool(when(run.mark)) or process.poll() is not None)
         assert process.poll() is None
         process.kill()
         process.wait()
         run.wait_until_gone()
         process.communicate()
+        held.file.unlink(missing_ok=True)
         kills.continued_here(run)
     assert run.answer() == answer

@@ -123,14 +123,18 @@ class Run:
             stderr=subprocess.PIPE,
         )
 
-    def held(self, moment: "Moment", *more: str, environment: Mapping[str, str] | None = None) -> "Held":
-        """The command, started, as it stands still at a moment."""
+    def holding(self, moment: "Moment", *more: str, environment: Mapping[str, str] | None = None) -> "Held":
+        """The command, started; it will stand still at a moment."""
         file = self.folder.with_name(f"{self.folder.name}.held")
         hold = {HOLD: f"{moment.writes} {moment.place} {file}"}
-        process = self.start(*more, environment=hold | dict(environment or {}))
-        wait_for(lambda: file.exists() or process.poll() is not None)
-        assert process.poll() is None, process.communicate()[1].decode()
-        return Held(process, file)
+        return Held(self.start(*more, environment=hold | dict(environment or {})), file)
+
+    def held(self, moment: "Moment", *more: str, environment: Mapping[str, str] | None = None) -> "Held":
+        """The command, started, as it stands still at a moment."""
+        held = self.holding(moment, *more, environment=environment)
+        wait_for(lambda: held.file.exists() or held.process.poll() is not None)
+        assert held.process.poll() is None, held.process.communicate()[1].decode()
+        return held
 
     def finish(self, *more: str) -> None:
         """The command, to its end."""
@@ -155,13 +159,15 @@ class Run:
         """Everything alive that this run started, directly or not."""
         return marked(self.mark)
 
-    def wait_until_gone(self, seconds: float = 60.0) -> None:
-        """Nothing may stay behind. Raises AssertionError with what did."""
-        deadline = time.monotonic() + seconds
-        while self.processes():
+    def wait_until_gone(self, looks: int = 600) -> None:
+        """Nothing may stay behind after a minute of looks, more where the machine is busy. Raises AssertionError with
+        what did."""
+        for _ in range(looks):
             left = {number: _words(number, "cmdline").replace(b"\0", b" ")[:100] for number in self.processes()}
-            assert time.monotonic() < deadline, f"orphans: {left}"
+            if not left:
+                return
             time.sleep(0.1)
+        raise AssertionError(f"orphans: {left}")
 
 
 @dataclass(frozen=True)
