@@ -10,6 +10,8 @@ from primus_search.base.errors import InputError
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.evidence.published.convert import measured_table, validated
 from primus_search.evidence.validate.summary import summary
+from tests.support.daily import TODAY_OR_ALL, drawn
+from tests.support.published_run import excerpt
 
 DATA = Path(__file__).parents[1] / "oracle" / "data"
 FEW = {
@@ -19,6 +21,7 @@ FEW = {
 
 
 PUBLISHED = ("measured_memory", "unseen_runs_3")
+ROWS_OF_THE_DAY = 25
 
 
 def table_of(folder: Path, *rows: dict[str, str]) -> Path:
@@ -44,11 +47,13 @@ def test_records_are_read_back_as_they_were_written(ending: str, tmp_path: Path)
 
 
 @pytest.mark.daily(1)
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_records_that_are_read_back_have_the_same_projections(name: str, tmp_path: Path) -> None:
-    path = tmp_path / f"{name}.csv"
-    write_records(measured_table(DATA / f"{name}.csv").runs, path)
-    first, second = summary(validated(DATA / f"{name}.csv")), summary(validated(path))
+def test_records_that_are_read_back_have_the_same_projections(name: str, whole: bool, tmp_path: Path) -> None:
+    some = excerpt(DATA / f"{name}.csv", tmp_path, lambda rows: drawn(name, rows, ROWS_OF_THE_DAY, whole=whole))
+    path = tmp_path / "again.csv"
+    write_records(measured_table(some).runs, path)
+    first, second = summary(validated(some)), summary(validated(path))
     for key in ("rows", "median_abs_error", "p90_abs_error", "per_row", "memory_per_row", "coverage_90"):
         assert first[key] == second[key]
 

@@ -23,6 +23,8 @@ from primus_search.cli import COMMANDS, app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")] if path.exists())
+LONG = ("commands", "cookbook", "tutorial")
+"""Pages of many examples: one of them a day, and all under `full`."""
 FENCE = re.compile(r"(?:<!-- (?P<mark>[^\n]*?) -->\n+)?^```(?P<kind>\w*)[^\n]*\n(?P<body>.*?)^```$", re.S | re.M)
 
 
@@ -85,8 +87,18 @@ def run(words: list[str]) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem in LONG], ids=lambda page: page.stem)
+def test_marked_examples_of_a_long_page_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples_run(page, folder, monkeypatch)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in LONG], ids=lambda page: page.stem)
 def test_marked_examples_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples_run(page, folder, monkeypatch)
+
+
+def examples_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEARCH_HOME"):
         monkeypatch.delenv(variable, raising=False)
     for example in examples(page):

@@ -15,12 +15,13 @@ pytestmark = pytest.mark.slow
 LENGTHS = "workload.document_length={quantiles: {p10: 300, p50: 1200, p90: 8000, p100: 32768}}"
 LORA = ["ask", "llama3.3_70b", "mi300x", "--nodes", "1", "--seq", "8192", "--batch", "64", "--task", "lora"]
 SFT = ["ask", "qwen3_30b_a3b", "h100", "--nodes", "2", "--seq", "32768", "--batch", "64", "--task", "sft"]
+QUICK = ["--bench", "off"]
 PACKED = ["--set", LENGTHS, "--set", "workload.packing=whole"]
 
 
 def exported(words: list[str], name: str, folder: Path) -> Path:
     """The launch file of the recommended row of a question."""
-    for command in ([*words, "--out", str(folder / "run")], ["export", str(folder / "run"), "A"]):
+    for command in ([*words, *QUICK, "--out", str(folder / "run")], ["export", str(folder / "run"), "A"]):
         done = CliRunner().invoke(app, command, env={"COLUMNS": "80"})
         assert done.exit_code == 0, done.output
     return folder / "run" / "exports" / "1" / name
