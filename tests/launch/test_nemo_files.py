@@ -204,6 +204,14 @@ RECIPES = {
 """Recipes of the library, and those of benchmarks, by our name of their model."""
 
 
+def test_a_head_in_mxfp8_and_older_names_are_switched_off() -> None:
+    """Refused with another precision, and won over by `train.eval_iters` of recipes of vision and language."""
+    job = replace(nemo_jobs("deepseek_v3", 1)[0], recipe="deepseek_v3_pretrain_256gpu_gb200_fp8mx")
+    found = overrides(launch_files(job).texts["nemo.sh"])
+    assert found["model.fp8_output_proj"] is False
+    assert overrides(launch_files(replace(job, recipe="")).texts["nemo.sh"])["train.eval_iters"] is None
+
+
 def test_a_recipe_of_another_model_or_none_is_refused() -> None:
     job = nemo_jobs("llama3_8b", 1)[0]
     with pytest.raises(Inexpressible, match="trains Qwen/Qwen3-30B-A3B; recipes of llama3_8b: llama3_8b_pretrain"):
