@@ -36,7 +36,9 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     d = job.degrees(c)
     replicas = d.dp * c.cp
     is_across = cluster.stack.sharding.shards_optimizer_across & (c.sharding == Sharding.HSDP)
+    is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     group = np.where(is_across, replicas, c.shard_ranks(replicas))
+    group = np.where(is_zero1, np.maximum(group / cluster.stack.sharding.optimizer_copies, 1.0), group)
     is_sharded = (c.sharding != Sharding.NONE) | (c.optimizer == Optimizer.DIST_MUON)
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
@@ -49,7 +51,6 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
         update_s = update_s + host_update_s(cluster.network, owned * hosted)
     if np.any(IS_ORTHOGONAL[c.optimizer]):
         update_s = update_s + muon_s(job, c, dense, expert)
-    is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
     return np.stack([*traffic_s, update_s, waited_share(job, c)], axis=1)
 

@@ -6,7 +6,10 @@ A stack file has these numbers as the runs had them that it was fitted to. A con
 (`Framework.decides`), so that a file is priced as its own settings make them, and a candidate's file sets them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from statistics import fmean
 from typing import Any
 
 from primus_search.launch.contract import number_in, same
@@ -22,29 +25,40 @@ def decided_numbers(
     is_whole  what they leave out is at its default; otherwise it is not known, and decides nothing
     """
     found: dict[str, Any] = {}
+    job = {**framework.defaults, **given}
     for one in _bearing(framework, row, has_experts):
-        is_set = all(same(given.get(k, framework.defaults.get(k)), v) for k, v in one.settings.items())
-        if not is_whole and not {*one.settings, one.key} & given.keys():
+        ways = [way for way in (one.settings, *one.reads) if way]
+        is_set = any(all(same(job.get(key), value) for key, value in way.items()) for way in ways)
+        if not is_whole and not {*one.formats, one.key}.union(*ways) & given.keys():
             continue
         number = number_in(given, (one.key,), float) if one.key else None
         if number is not None:
             found |= {one.number: number} | ({one.per_rank: 0.0} if one.per_rank else {})
-        elif one.settings and is_set and one.value is not None:
+        elif is_set and one.formats:
+            found[one.number] = fmean(_format_bytes(key, job.get(key)) for key in one.formats)
+        elif is_set and one.value is not None:
             found[one.number] = one.value
         elif one.otherwise is not None:
             found.setdefault(one.number, one.otherwise)
     return found
 
 
+def _format_bytes(key: str, word: Any) -> float:
+    """Bytes of a number format by its name: `fp32`, `bfloat16`, `fp8`. Raises ValueError for a word that names none."""
+    if bits := re.search(r"\d+", str(word)):
+        return int(bits[0]) / 8
+    raise ValueError(f"{key}: {str(word)[:80]!r} is no number format")
+
+
 def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool) -> frozenset[str]:
     """Keys whose values, given or by default, are priced by the numbers that they decide."""
     found: set[str] = set()
     for one in _bearing(framework, row, has_experts):
-        for key, value in one.settings.items():
+        for key, value in (pair for way in (one.settings, *one.reads) for pair in way.items()):
             now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
             is_read = one.otherwise is not None or same(now, value) or (same(now, usual) and not same(usual, value))
             found |= {key} if is_read else set()
-        found |= {one.key} if one.key else set()
+        found |= {*one.formats, one.key} - {""}
     return frozenset(found)
 
 
@@ -73,5 +87,6 @@ def resting_settings(framework: Framework, row: Mapping[str, Any], *, has_expert
 def _bearing(framework: Framework, row: Mapping[str, Any], has_experts: bool) -> Iterator[Decision]:
     """The decisions that bear on a candidate."""
     for one in framework.decides:
-        if (has_experts or not one.of_experts) and all(str(row[axis]) in words for axis, words in one.where.items()):
+        bears = all(any(fnmatchcase(str(row[axis]), word) for word in words) for axis, words in one.where.items())
+        if bears and (has_experts or not one.of_experts):
             yield one

@@ -327,9 +327,8 @@ def _vocabulary(fields: Fields, given: int | None) -> dict[str, int]:
     """Rows of the embedding, and how many of them pad it. given: what the user says instead of the file."""
     if fields.has("padded_vocab_size") and given is None:
         return {"vocab_size": fields.integer("padded_vocab_size")}
-    key = "make_vocab_size_divisible_by"
-    multiple = fields.integer(key, VOCAB_MULTIPLE)
-    multiple *= fields.integer("tensor_model_parallel_size", 1) if fields.has(key) else 1
+    multiple = fields.integer("make_vocab_size_divisible_by", VOCAB_MULTIPLE)
+    multiple *= fields.integer("tensor_model_parallel_size", 1)
     return vocabulary(given if given is not None else _stated_vocabulary(fields), multiple)
 
 

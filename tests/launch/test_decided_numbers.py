@@ -32,7 +32,31 @@ def numbers(**settings: object) -> dict[str, object]:
 
 def test_gradients_are_in_fp32_unless_the_file_reduces_in_bf16() -> None:
     assert numbers(bf16=True)["gradient_bytes"] == numbers(bf16=True)["gradient_comm_bytes"] == 4.0
-    assert numbers(grad_reduce_in_bf16=True)["gradient_bytes"] == 2.0
+    assert numbers(bf16=True, grad_reduce_in_bf16=True)["gradient_bytes"] == 2.0
+
+
+@pytest.mark.parametrize(("settings", "held"), [
+    ({"bf16": True}, (4.0, 4.0, 4.0)),
+    ({"fp16": True}, (2.0, 4.0, 4.0)),
+    ({"fp16": True, "accumulate_allreduce_grads_in_fp32": True}, (4.0, 4.0, 4.0)),
+    ({}, (4.0, 0.0, 4.0)),
+    ({"bf16": True, "use_precision_aware_optimizer": True}, (4.0, 2.0, 4.0)),
+    ({"bf16": True, "use_precision_aware_optimizer": True, "main_grads_dtype": "bf16"}, (2.0, 2.0, 4.0)),
+    ({"bf16": True, "use_precision_aware_optimizer": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "bf16"},
+     (4.0, 2.0, 1.5)),
+    ({"bf16": True, "use_precision_aware_optimizer": True, "fp8_recipe": "tensorwise"}, (4.0, 4.0, 4.0)),
+])  # fmt: skip
+def test_formats_of_state_are_those_of_the_file(settings: dict[str, object], held: tuple[float, ...]) -> None:
+    found = numbers(**settings)
+    assert tuple(found[f"{name}_bytes"] for name in ("gradient", "master_weight", "moment")) == held
+
+
+@pytest.mark.parametrize("is_aware", [False, True])
+def test_masters_leave_with_an_optimizer_that_is_precision_aware(is_aware: bool) -> None:
+    hosted = decided_numbers(
+        MEGATRON, ROW | {"optimizer_offload": 50}, {"use_precision_aware_optimizer": is_aware}, has_experts=False
+    )
+    assert hosted.get("keeps_hosted_masters", False) is not is_aware
 
 
 def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
@@ -66,11 +90,13 @@ def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
     assert "ddp_num_buckets" in decided_keys(MEGATRON, ROW, written, has_experts=False)
 
 
-@pytest.mark.parametrize("one", [one for one in MEGATRON.decides if one.settings], ids=lambda one: one.number)
+@pytest.mark.parametrize(
+    "one", [one for one in MEGATRON.decides if one.settings and not one.formats], ids=lambda one: one.number
+)
 def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
     row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
     stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
-    written = deciding_settings(MEGATRON, stack, row, has_experts=True, ranks=8)
+    written = {"bf16": True} | deciding_settings(MEGATRON, stack, row, has_experts=True, ranks=8)
     assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
     assert one.settings.keys() <= decided_keys(MEGATRON, row, written, has_experts=True)
 
@@ -79,8 +105,9 @@ def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type
     "one", [one for one in MEGATRON.decides if one.otherwise is not None], ids=lambda one: one.number
 )
 def test_a_setting_that_decides_either_way_is_priced_either_way(one) -> None:  # type: ignore[no-untyped-def]
-    row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
-    other = dict.fromkeys(one.settings, "another")
+    words = {axis: many[0].replace("[1-9]*", "50") for axis, many in one.where.items()}
+    row = ROW | {axis: word if word != "True" else True for axis, word in words.items()}
+    other = {"bf16": True} | dict.fromkeys(one.settings, "another")
     assert decided_numbers(MEGATRON, row, other, has_experts=True)[one.number] == one.otherwise
     assert one.settings.keys() <= decided_keys(MEGATRON, row, other, has_experts=True)
 

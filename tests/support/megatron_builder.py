@@ -11,7 +11,9 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.judge.checkouts import sources
@@ -22,18 +24,51 @@ from tests.support.judge.verdict import Verdict, processes
 
 def parsed(arguments: Any, file: Path) -> Any:
     job = started(file)
-    os.environ |= processes(job.world)
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = job.environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
-    sys.argv = ["pretrain_gpt.py", *job.argv]
+    return resolved(arguments, job.argv, job.world, job.environment)
+
+
+def resolved(arguments: Any, argv: Sequence[str], world: int, environment: Mapping[str, str]) -> Any:
+    """Settings of a job as Megatron resolves them, then of a model without kernels that has the same parameters."""
+    os.environ |= processes(world)
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = environment.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
+    sys.argv = ["pretrain_gpt.py", *argv]
     args = arguments.parse_args()
     arguments.validate_args(args, {})
     size_of_multiple = args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
-    args.padded_vocab_size = size_of_multiple * math.ceil((args.vocab_size + 1) / size_of_multiple)
+    rows = args.vocab_size + ("null_tokenizer_eod_id" not in args)  # core 0.16 adds one for the end of a document
+    args.padded_vocab_size = size_of_multiple * math.ceil(rows / size_of_multiple)
     args.transformer_impl, args.moe_grouped_gemm = "local", False
     args.moe_token_dispatcher_type = "allgather"  # the others make tables on the device
     args.perform_initialization, args.no_persist_layer_norm, args.apply_rope_fusion = False, True, False
-    args.gradient_accumulation_fusion, args.bias_dropout_fusion = False, False
+    args.gradient_accumulation_fusion, args.bias_dropout_fusion, args.nccl_ub = False, False, False
     return args
+
+
+@contextlib.contextmanager
+def parallel(args: Any, rank: int) -> Iterator[None]:
+    """Fake process groups of one global rank."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state, tensor_parallel
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=rank, world_size=args.world_size, store=FakeStore())
+    try:
+        parallel_state.initialize_model_parallel(
+            args.tensor_model_parallel_size,
+            args.pipeline_model_parallel_size,
+            args.virtual_pipeline_model_parallel_size,
+            context_parallel_size=args.context_parallel_size,
+            expert_model_parallel_size=args.expert_model_parallel_size,
+            expert_tensor_parallel_size=args.expert_tensor_parallel_size,
+            num_distributed_optimizer_instances=args.num_distributed_optimizer_instances,
+            create_gloo_process_groups=False,
+        )
+        with contextlib.suppress(Exception):
+            tensor_parallel.model_parallel_cuda_manual_seed(1)
+        yield
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
 
 
 def without_kernels() -> None:
@@ -67,10 +102,33 @@ def without_kernels() -> None:
 
     rotary_pos_embedding.RotaryEmbedding.__init__ = rotation
     yarn_rotary_pos_embedding.YarnRotaryEmbedding.__init__ = rotation
+    from megatron.core import parallel_state
+
+    def dealt(ranks: Any, _: str, **sizes: int) -> Any:
+        whole = ranks.reshape(sizes["l"], sizes["s"], sizes["u"]).swapaxes(1, 2)
+        return whole.reshape(-1, sizes["s"])
+
+    parallel_state.HAVE_EINOPS, parallel_state.einops = True, SimpleNamespace(rearrange=dealt)
+    with contextlib.suppress(ImportError):
+        from megatron.core.transformer import multi_token_prediction
+
+        multi_token_prediction.is_inference_column_parallel_linear = lambda _: False
     torch.Tensor.cuda = lambda self, *_, **__: self
     torch.cuda.Stream = torch.cuda.Event = lambda *_, **__: None
     torch_norm.WrappedTorchNorm.__new__ = norm
     dot_product_attention.DotProductAttention.__init__ = attention
+
+
+def whole_down_projections(spec: Any) -> None:
+    """Gives layers of a specification the down-projections of latent attention as Transformer Engine has them."""
+    from megatron.core.transformer import multi_latent_attention
+
+    for one in getattr(spec, "layer_specs", [spec] if spec else []):
+        layer = getattr(one.submodules, "mtp_model_layer", None) or getattr(one.submodules, "transformer_layer", one)
+        inner = getattr(layer.submodules.self_attention, "submodules", None)
+        for name in ("linear_q_down_proj", "linear_kv_down_proj"):
+            if hasattr(inner, name):
+                setattr(inner, name, multi_latent_attention.TELinear)
 
 
 def parameters(args: Any, arguments: Any, rank: int) -> tuple[int, int]:
@@ -79,31 +137,16 @@ def parameters(args: Any, arguments: Any, rank: int) -> tuple[int, int]:
     Source of the latter: core/optimizer/layer_wise_optimizer.py is_managed_by_layer_wise_optimizer of core 0.20.
     """
     import torch
-    import torch.distributed as dist
-    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_decoder_block_spec,
         get_gpt_layer_local_spec,
         get_gpt_mtp_block_spec,
     )
-    from megatron.core.transformer import multi_latent_attention
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    dist.init_process_group("fake", rank=rank, world_size=args.world_size, store=FakeStore())
     vpp = args.virtual_pipeline_model_parallel_size
-    try:
-        parallel_state.initialize_model_parallel(
-            args.tensor_model_parallel_size,
-            args.pipeline_model_parallel_size,
-            vpp,
-            context_parallel_size=args.context_parallel_size,
-            expert_model_parallel_size=args.expert_model_parallel_size,
-            expert_tensor_parallel_size=args.expert_tensor_parallel_size,
-            create_gloo_process_groups=False,
-        )
-        with contextlib.suppress(Exception):
-            tensor_parallel.model_parallel_cuda_manual_seed(1)
+    with parallel(args, rank):
         config = arguments.core_transformer_config_from_args(args)
         total, matrices = 0, 0
         for stage in range(vpp or 1):
@@ -116,11 +159,7 @@ def parameters(args: Any, arguments: Any, rank: int) -> tuple[int, int]:
                 spec = get_gpt_layer_local_spec(
                     None, False, args.qk_layernorm, args.multi_latent_attention, normalization=args.normalization
                 )
-            for layer in getattr(spec, "layer_specs", [spec]):
-                inner = layer.submodules.self_attention.submodules
-                for name in ("linear_q_down_proj", "linear_kv_down_proj"):
-                    if hasattr(inner, name):
-                        setattr(inner, name, multi_latent_attention.TELinear)
+            whole_down_projections(spec)
             mtp = (
                 get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, **where)
                 if args.mtp_num_layers
@@ -150,9 +189,6 @@ def parameters(args: Any, arguments: Any, rank: int) -> tuple[int, int]:
             # The router's bias that a rule updates is a buffer, which the cost model counts with the router.
             total += sum(one.numel() for name, one in model.named_buffers() if name.endswith("expert_bias"))
         return total, matrices
-    finally:
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
 
 
 def main() -> None:

@@ -22,7 +22,8 @@ from tests.support.launched import jobs
 
 DRAWN: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 PER_SPACE = 8
-KEYED = {"ddp_bucket_size": (3.0e7, 2.0e8), "ddp_num_buckets": (4.0, 31.0), "loss.num_chunks": (4.0, 16.0)}
+KEYED = {"ddp_bucket_size": (3.0e7, 2.0e8), "ddp_num_buckets": (4.0, 31.0), "loss.num_chunks": (4.0, 16.0),
+         "num_distributed_optimizer_instances": (1.0, 2.0)}  # fmt: skip
 """Values of settings that are themselves numbers of the stack."""
 
 
@@ -98,7 +99,8 @@ def _space(rng: random.Random, framework: str, model: str, lengths: Path, hardwa
 def with_setting(rng: random.Random, job: LaunchJob) -> LaunchJob:
     """The job on a stack that has the numbers of one setting that a file decides, or those of its absence."""
     stack = job.cluster.stack
-    ours = [one for one in job.framework.decides if job.model.is_moe or not one.of_experts]
+    written = [one for one in job.framework.decides if one.key or (one.settings and not one.formats)]
+    ours = [one for one in written if job.model.is_moe or not one.of_experts]
     if not ours:
         return job
     picked = rng.choice(ours)

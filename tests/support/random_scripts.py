@@ -61,14 +61,17 @@ def spelled(row: list[str], value: Any) -> list[str] | None:
     return [spellings.split()[0], *words]
 
 
-def jobs(release: str, count: int, seed: int = 1) -> Iterator[RandomJob]:
-    """Random jobs; settings that the release has no argument for are left out."""
+def jobs(release: str, count: int, seed: int = 1, *, of_bytes: bool = False) -> Iterator[RandomJob]:
+    """Random jobs; settings that the release has no argument for are left out.
+
+    of_bytes  with settings that change bytes of weights, gradients and optimizer, instead of a few of any kind
+    """
     rows, rng = table(release), random.Random(seed)
     for _ in range(count):
-        yield _job(rows, rng)
+        yield _job(rows, rng, of_bytes)
 
 
-def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
+def _job(rows: Mapping[str, list[str]], rng: random.Random, of_bytes: bool) -> RandomJob:
     settings: dict[str, Any] = dict(rng.choice(DRAWN["models"]))
     world = rng.choice(DRAWN["worlds"])
     has_experts = "num_experts" in settings
@@ -78,8 +81,12 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random) -> RandomJob:
         settings["group_query_attention"] = True
     if settings.get("recompute_granularity") == "full":
         settings |= {"recompute_method": rng.choice(("uniform", "block")), "recompute_num_layers": 1}
-    settings |= seldom(DRAWN, settings, rng)
-    settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer", "vocab_size": 128000}
+    if of_bytes:
+        settings |= chosen(DRAWN, rng, ("of_bytes",))
+        settings |= mostly_with(DRAWN, settings, rng)
+    else:
+        settings |= seldom(DRAWN, settings, rng) | {"vocab_size": 128000}
+    settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer"}
     if "lr" in rows:
         settings |= {"lr": 0.0001, "min_lr": 0.00001}
     argv: list[str] = []
@@ -109,6 +116,12 @@ def seldom(drawn: Mapping[str, Any], settings: Mapping[str, Any], rng: random.Ra
     """A few settings that most jobs do not have, mostly with what they need."""
     names = rng.sample(list(drawn["seldom"]), min(rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 6)), len(drawn["seldom"])))
     found = {name: rng.choice(drawn["seldom"][name]) for name in names}
+    return found | mostly_with(drawn, settings | found, rng)
+
+
+def mostly_with(drawn: Mapping[str, Any], settings: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """What settings mostly need."""
+    found: dict[str, Any] = {}
     for name, needed in drawn["mostly_with"].items():
         if (settings | found).get(name) and rng.random() < 0.85:
             found |= needed

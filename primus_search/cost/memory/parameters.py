@@ -128,12 +128,14 @@ def state(
     them, too: `shards_optimizer_across`). Under FP8 with weights cast once per step,
     linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
-    the host holds its moments there; masters stay (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
+    the host holds its moments there, and the masters unless those stay (`keeps_hosted_masters`): of Qwen3-30B-A3B on
+    16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed.
     """
     master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
     moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
-    optimizer = master + moments * moment * s.kept_moments
+    stays = 1.0 if stack.precision.keeps_hosted_masters else s.kept_moments
+    optimizer = master * stays + moments * moment * s.kept_moments
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)

@@ -291,8 +291,6 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
     sizes["add_bias_linear"] = not found.get("disable_bias_linear") and sizes.get("add_bias_linear") is not False
     try:
         with readable(shown(path)):
-            if str(sizes.get("tokenizer_type")) == "NullTokenizer" and "vocab_size" in sizes:
-                sizes["vocab_size"] = whole("vocab_size", sizes["vocab_size"]) + 1
-        return from_document(Document(shown(path), sizes), path), ()
+            return from_document(Document(shown(path), sizes), path), ()
     except InputError as error:
         return None, error.problems

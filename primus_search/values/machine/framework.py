@@ -108,17 +108,21 @@ class Decision:
 
     number      the field of the stack (`gradient_bytes`)
     settings    those of a job where the number is `value`
+    reads       other settings of a file where it is, too
+    formats     keys of number formats; in a job with the settings the number is the mean of their bytes
     value       null: what the setting `key` is set to
     absent      what the number is of a job without `key`, which is then not written
     per_rank    the number that makes this one grow with the data-parallel ranks in a job without `key`
     otherwise   what the number is of a job without the settings; null: what the stack has
-    where       only of candidates whose axes have one of these words
+    where       only of candidates whose axes have one of these words, or fit one of these patterns
     of_experts  only of models with experts
     """
 
     number: str
     source: str
     settings: Settings = field(default_factory=dict)
+    reads: tuple[Settings, ...] = ()
+    formats: tuple[str, ...] = ()
     value: Any = None
     key: str = ""
     absent: Any = None

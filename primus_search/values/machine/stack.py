@@ -67,6 +67,7 @@ class Precision:
     master_weight_bytes  Bytes per parameter of the optimizer's copy of the weights; 0 where the model's own weights are
         updated.
     moment_bytes  Bytes per parameter of each of the two Adam moments.
+    keeps_hosted_masters  Masters of parameters that the host updates stay on the device, moments do not.
     has_fp8_param_gather  Weights travel as FP8 when the recipe is FP8.
     caches_fp8_weights  Weights are cast once per step, not once per micro-batch.
     has_fp8_tensor_gather  Tensor-parallel gathers move FP8 activations when the recipe is FP8.
@@ -78,6 +79,7 @@ class Precision:
     fp16_gradient_bytes: float
     master_weight_bytes: float
     moment_bytes: float
+    keeps_hosted_masters: bool
     has_fp8_param_gather: bool
     caches_fp8_weights: bool
     has_fp8_tensor_gather: bool
@@ -151,6 +153,7 @@ class ReplicaTraffic:
     shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
     shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
+    optimizer_copies  Copies of the optimizer's state among the replicas of ZeRO-1, each sharded over its part of them.
     gradient_bucket_params  Parameters whose gradients travel together, at least; the last bucket of a step hides behind
         nothing.
     bucket_params_per_rank  The same for each data-parallel rank, where a bucket grows with their number.
@@ -164,6 +167,7 @@ class ReplicaTraffic:
     shard_overlap: float
     gathers_ends: bool
     shards_optimizer_across: bool
+    optimizer_copies: float
     gradient_bucket_params: float
     bucket_params_per_rank: float = 0.0  # stacks of earlier releases have no such number
     gradient_buckets: float = 0.0  # nor this

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, patch
 
@@ -76,6 +77,7 @@ class Megatron:
                 _groups_ranks(args)
                 config = self.module.core_transformer_config_from_args(args)
                 _deals_segments(args, config) if args.hybrid_layer_pattern else _deals_layers(config)
+                _configures_optimizer(args)
             except SystemExit:
                 last = (noise.getvalue().strip().splitlines() or ["?"])[-1]
                 return Verdict(False, f"parser: {last[-300:]}", "argparse")
@@ -154,6 +156,28 @@ def _deals_segments(args: Any, config: Any) -> None:
             patch.dict(select.__globals__, {name: MagicMock() for name in select.__globals__ if name[:4] == "log_"}),
         ):
             select(main, MagicMock(), stage, *ends)
+
+
+def _configures_optimizer(args: Any) -> None:
+    """Refuses number formats and buckets as the optimizer and the buffers of gradients do.
+
+    Their configuration classes are made of the arguments, with the optimizer of Transformer Engine that a job has.
+    """
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig
+
+    package = "transformer_engine.pytorch.optimizers"
+    fused = SimpleNamespace(FusedAdam=_fused_adam)
+    parts = [package.rsplit(".", count)[0] for count in (2, 1)]
+    with patch.dict(sys.modules, {package: fused, **dict.fromkeys(parts, fused)}):
+        _call(OptimizerConfig, args)
+    if not getattr(args, "use_torch_fsdp2", False):
+        beside = {name: getattr(args, f"ddp_{name}", None) for name in ("num_buckets", "bucket_size")}
+        _call(DistributedDataParallelConfig, args, **beside)
+
+
+def _fused_adam(master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any) -> None:
+    """The arguments by which Megatron knows that Transformer Engine's optimizer takes number formats."""
 
 
 SPECS = r"get_gpt_layer_\w+_spec"
