@@ -7,9 +7,8 @@ refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the m
     not_priced   keys of a framework that decide no size and would change time or memory, with the direction
     priced       values of those that are priced, where that is not off
     read_beside  keys that the reader of launch settings takes beside the knobs of a contract
-    read_where   keys of all these that decide something only where something else is set, and what
     renamed      other names of a key               translated  keys that mean settings of others, by value
-    idle_where   keys without effect where another one has a value
+    acts_where   keys of all these that act only where an expression over axes and settings holds
     switches     keys that make layers of another kind; refused where they are set and not read
     companions   details that a model has only where a switch is set
 """
@@ -36,10 +35,9 @@ class KnownKeys:
     effects: Mapping[str, str] = field(default_factory=dict)
     priced: Mapping[str, Any] = field(default_factory=dict)
     read_beside: frozenset[str] = frozenset()
-    read_where: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     translated: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
-    idle_where: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    acts_where: Mapping[str, str] = field(default_factory=dict)
 
 
 @lru_cache
@@ -67,7 +65,7 @@ def known_keys(name: str) -> KnownKeys:
     """The lists of the format of that name; InputError as `key_table`."""
     data = key_table(name)
     lists: Any = {name: frozenset(data.get(name) or ()) for name in ("companions", "read_beside")}
-    names = ("switches", "priced", "read_where", "renamed", "translated", "idle_where")
+    names = ("switches", "priced", "acts_where", "renamed", "translated")
     tables: Any = {name: data.get(name) or {} for name in names}
     return KnownKeys(
         irrelevant={key: group["reason"] for group in data["irrelevant"] for key in group["keys"]},

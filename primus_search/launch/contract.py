@@ -15,6 +15,7 @@ from typing import Any
 
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.files.known_keys import KnownKeys, known_keys
+from primus_search.launch.expressions import parsed, value_of
 from primus_search.models.megatron_yaml import readable_keys
 from primus_search.space.rules import recompute_parts
 from primus_search.values.candidates import DEFAULTS, spoken
@@ -281,19 +282,19 @@ def notes_of(
     ours = _written(framework, row, given, has_experts=has_experts)
     notes = []
     for key, value in given.items():
-        if key in decided or _is_idle(table, key, given):
+        if key in decided or not acts(framework, row, given, key, has_experts=has_experts):
             continue
         text = _verdict(framework, table, key, value, ours, row, read_keys)
         if text is not None:
             notes.append(f"{key}: {shortened(value)}{text}")
     if is_whole:
-        notes += _by_default(framework, table, given, ours, decided, has_experts=has_experts)
+        notes += _by_default(framework, row, given, ours, decided, has_experts=has_experts)
     return notes
 
 
 def _by_default(
     framework: Framework,
-    table: KnownKeys,
+    row: Mapping[str, Any],
     given: Settings,
     ours: Settings,
     decided: Collection[str],
@@ -301,25 +302,24 @@ def _by_default(
     has_experts: bool,
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
-    left_out = [key for key in framework.effects if key in framework.defaults and key not in given and key not in ours]
-    otherwise = {
-        key: one
-        for key, one in ours.items()
-        if key in framework.defaults and key not in given and not _is_idle(table, key, given)
-    }
+    left_out = [
+        key
+        for key in framework.defaults
+        if key not in given and acts(framework, row, given, key, has_experts=has_experts)
+    ]
     assumed = [
         f"{key}: {shortened(framework.defaults[key]) if framework.defaults[key] else 'off'} by default "
-        f"(projected as {shortened(one)})"
-        for key, one in otherwise.items()
-        if not same(framework.defaults[key], one)
+        f"(projected as {shortened(ours[key])})"
+        for key in ours
+        if key in left_out and not same(framework.defaults[key], ours[key])
     ]
     return assumed + [
-        f"{key}: {shortened(framework.defaults[key])} by default (not priced: {framework.effects[key]})"
-        for key in left_out
-        if not _is_priced(framework, key, framework.defaults[key])
+        f"{key}: {shortened(framework.defaults[key])} by default (not priced: {effect})"
+        for key, effect in framework.effects.items()
+        if key in left_out
+        and key not in ours
+        and not _is_priced(framework, key, framework.defaults[key])
         and key not in decided
-        and not _is_idle(table, key, dict.fromkeys(table.idle_where.get(key, {})) | dict(given))
-        and (has_experts or not key.startswith("moe_"))
     ]
 
 
@@ -370,10 +370,22 @@ def _is_priced(framework: Framework, key: str, value: Any) -> bool:
     return any(same(value, one) for one in (priced if isinstance(priced, list) else [priced]))
 
 
-def _is_idle(table: KnownKeys, key: str, given: Settings) -> bool:
-    """Whether another setting leaves a key without effect."""
-    where = table.idle_where.get(key, {})
-    return any(name in given and same(given[name], value) for name, value in where.items())
+def acts(framework: Framework, row: Mapping[str, Any], given: Settings, key: str, *, has_experts: bool) -> bool:
+    """Whether a setting can act beside the others of a job; also where that cannot be told."""
+    table = known_keys(framework.keys) if framework.keys else KnownKeys()
+    if key in table.companions and all(is_off(given.get(one)) for one in table.switches):
+        return False
+    text = table.acts_where.get(key, "has_experts" if key.startswith("moe_") else "True")
+    facts = {**row, "has_experts": has_experts}
+
+    def named(name: str) -> Any:
+        value = given.get(name, framework.defaults.get(name))
+        return facts[name] if name in facts else False if is_off(value) and value is not None else value
+
+    try:
+        return bool(value_of(parsed(text), named))
+    except TypeError:
+        return True
 
 
 def shortened(value: Any) -> str:

@@ -91,8 +91,30 @@ PRIMUS_BASE = {
     "expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1, "global_batch_size": 64, "seq_length": 2048,
     "recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": 2,
 }  # fmt: skip
-PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("fp8_recipe",): {"fp8": "hybrid"},
+BESIDE_SWITCHES: dict[tuple[str, ...], dict[str, Any]] = {
+    ("accumulate_allreduce_grads_in_fp32",): {"grad_reduce_in_bf16": True},
+    ("muon_scalar_optimizer",): {"optimizer": "muon"},
+    ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"): {"optimizer_cpu_offload": True},
+    ("manual_gc_interval",): {"manual_gc": True},
+    ("mtp_use_repeated_layer",): {"mtp_num_layers": 2},
+    ("moe_deepep_num_sms", "turbo_deepep_num_cu", "turbo_deepep_use_comm_stream"): {
+        "moe_token_dispatcher_type": "flex", "moe_enable_deepep": True,
+    },
+    ("activation_offload_fraction", "offload_modules"): {"fine_grained_activation_offloading": True},
+    ("auto_offload_time", "offload_overlap_sr", "offload_time"): {"offload": True},
+    ("cpu_offloading_activations", "cpu_offloading_weights"): {"cpu_offloading": True, "cpu_offloading_num_layers": 1},
+    ("outer_dp_sharding_strategy",): {
+        "use_megatron_fsdp": True, "num_distributed_optimizer_instances": 2, "pipeline_model_parallel_size": 1,
+    },
+    ("cuda_graph_scope",): {"cuda_graph_impl": "transformer_engine"},
+    ("wgrad_deferral_limit",): {"defer_embedding_wgrad_compute": True},
+    ("enable_exactly_numeric_match", "enable_zb_runtime", "enable_zero_bubble"): {"patch_zero_bubble": True},
+    ("cp_comm_type",): {"context_parallel_size": 2},
+}  # fmt: skip
+"""Settings of Megatron and Primus that act beside these."""
+PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
+    ("reuse_grad_buf_for_mxfp8_param_ag",): {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
+    ("fp8_recipe", "fp8_param_gather", "tp_only_amax_red"): {"fp8": "hybrid"},
     ("recompute_modules",): {"recompute_granularity": "selective", "recompute_num_layers": None},
     ("use_torch_fsdp2",): {"use_distributed_optimizer": False},
     ("data_parallel_replicate_degree",): {"use_torch_fsdp2": True, "use_distributed_optimizer": False},
@@ -128,9 +150,10 @@ TITAN_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("quantize.linear.float8.recipe_name",): {"model.converters": ["quantize.linear.float8"]},
     ("quantize.linear.mx.recipe_name",): {"model.converters": ["quantize.linear.mx"]},
     ("compile.components",): {"compile.enable": True},
+    ("activation_checkpoint.memory_budget",): {"activation_checkpoint.mode": "memory_budget"},
     ("training.local_batch_size",): {"training.global_batch_size": -1},
 }  # fmt: skip
-OTHER_VALUES = (True, False, 2, 3, 16, 0.5, "x", [4], "block", "rowwise", "[1]*4+[0]*4", "[0]*4+[1]*4")
+OTHER_VALUES = (True, False, 2, 3, 16, 0.5, "x", "optim", [4], "block", "rowwise", "[1]*4+[0]*4", "[0]*4+[1]*4")
 
 
 def keys_of(framework: Framework) -> dict[str, list[Any]]:
@@ -216,8 +239,9 @@ def test_a_count_of_nothing_is_refused_by_its_key(key: str, tmp_path: Path) -> N
 
 
 MEGATRON_BASE = PRIMUS_BASE | {"position_embedding_type": "rope", "use_distributed_optimizer": True}
-MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("fp8_recipe",): {"fp8_format": "hybrid"},
+MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
+    ("reuse_grad_buf_for_mxfp8_param_ag",): {"fp8_format": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
+    ("fp8_recipe", "fp8_param_gather", "tp_only_amax_red"): {"fp8_format": "hybrid"},
     ("fp4_recipe",): {"fp4_format": "e2m1"},
     ("recompute_modules",): {"recompute_granularity": "selective", "recompute_num_layers": None},
     ("num_distributed_optimizer_instances", "data_parallel_sharding_strategy"): {"use_megatron_fsdp": True},
@@ -229,7 +253,6 @@ MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("window_attn_skip_freq",): {"window_size": "64,0"},
     ("max_position_embeddings", "use_rotary_position_embeddings"): {"position_embedding_type": "learned_absolute"},
     ("moe_flex_dispatcher_backend",): {"moe_token_dispatcher_type": "flex"},
-    ("cuda_graph_scope",): {"cuda_graph_impl": "transformer_engine"},
 }  # fmt: skip
 OF_PRIMUS = ("add_bias_linear", "use_sink_attention", "sink_sliding_window", "sink_window_even_layers_only")
 """Names of sizes that Megatron's command line does not have."""

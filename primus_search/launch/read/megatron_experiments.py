@@ -288,6 +288,7 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
     sizes.pop("gated_linear_unit", None)
     sizes.setdefault("untie_embeddings_and_output_weights", False)
     sizes.setdefault("swiglu", False)
+    sizes.setdefault("num_query_groups", 1)  # the argument's default, read where group_query_attention is on
     sizes["add_bias_linear"] = not found.get("disable_bias_linear") and sizes.get("add_bias_linear") is not False
     try:
         with readable(shown(path)):

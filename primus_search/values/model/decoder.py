@@ -124,6 +124,8 @@ class Model:
             raise ValueError("moe_layers and windows need one entry per layer")
         if any(self.moe_layers) and self.moe is None:
             raise ValueError("moe_layers names MoE layers, but the model has no experts")
+        if self.moe is not None and self.moe.top_k > self.moe.num_experts:
+            raise ValueError(f"routes tokens to {self.moe.top_k} of {self.moe.num_experts} experts")
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}")
 
