@@ -77,11 +77,9 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
     ]
     if not expect.startswith("read"):
         return "misread", "was to be refused"
-    return (
-        ("misread", "; ".join(other))
-        if other and expect == "read"
-        else ("read", f"{begun.experiment.program or space.framework.title}")
-    )
+    if other and expect == "read":
+        return "misread", "; ".join(other)
+    return "read", begun.experiment.program or space.framework.title
 
 
 ASKS = (
@@ -92,9 +90,8 @@ ASKS = (
     "wants arguments",
     "does not start it",
     "give the script",
-    "give one of them",
+    "one of them",
     "name one",
-    "leave one of them",
 )
 """What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
 
