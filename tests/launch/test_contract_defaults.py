@@ -4,7 +4,9 @@ import pytest
 
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.contract import same
+from primus_search.launch.decided import decided_numbers
 from primus_search.launch.refusals import arguments
+from primus_search.values.candidates import Candidates
 
 RESOLVED = {"recompute_modules"}
 """What a framework fills in after its parser: TransformerConfig.__post_init__."""
@@ -31,3 +33,19 @@ def test_defaults_are_those_of_the_parser(name: str, table: str, otherwise: set[
     shared = {key: value for key, value in load_framework(name).defaults.items() if key in known}
     assert len(shared) >= 10
     assert {key for key, value in shared.items() if not same(known[key].default, value)} == otherwise
+
+
+@pytest.mark.parametrize("given", [{}, {"use_precision_aware_optimizer": True}])
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("megatron", "megatron@core_0.20"), ("primus", "primus"), ("megatron@core_0.16", "megatron@core_0.16")],
+)
+def test_numbers_of_a_file_are_those_of_the_same_file_with_the_defaults(
+    name: str, table: str, given: dict[str, bool]
+) -> None:
+    framework, row = load_framework(name), Candidates.from_words({"sharding": "distributed_optimizer"}).row(0)
+    keys = {key for one in framework.decides for way in (one.settings, *one.reads, one.formats) for key in way}
+    whole = {key: known.default for key, known in arguments(table).items() if key in keys}
+    assert len(whole) >= 15
+    short, long = (decided_numbers(framework, row, one | given, has_experts=True) for one in ({}, whole))
+    assert short == long

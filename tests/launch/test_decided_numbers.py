@@ -6,6 +6,7 @@ import pytest
 
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_stack
+from primus_search.launch.contract import words_of
 from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
@@ -39,7 +40,9 @@ def test_gradients_are_in_fp32_unless_the_file_reduces_in_bf16() -> None:
     ({"bf16": True}, (4.0, 4.0, 4.0)),
     ({"fp16": True}, (2.0, 4.0, 4.0)),
     ({"fp16": True, "accumulate_allreduce_grads_in_fp32": True}, (4.0, 4.0, 4.0)),
+    ({"fp16": True, "accumulate_allreduce_grads_in_fp32": True, "grad_reduce_in_bf16": True}, (4.0, 4.0, 4.0)),
     ({}, (4.0, 0.0, 4.0)),
+    ({"grad_reduce_in_bf16": True}, (4.0, 0.0, 4.0)),
     ({"bf16": True, "use_precision_aware_optimizer": True}, (4.0, 2.0, 4.0)),
     ({"bf16": True, "use_precision_aware_optimizer": True, "main_grads_dtype": "bf16"}, (2.0, 2.0, 4.0)),
     ({"bf16": True, "use_precision_aware_optimizer": True, "exp_avg_dtype": "fp8", "exp_avg_sq_dtype": "bf16"},
@@ -57,6 +60,14 @@ def test_masters_leave_with_an_optimizer_that_is_precision_aware(is_aware: bool)
         MEGATRON, ROW | {"optimizer_offload": 50}, {"use_precision_aware_optimizer": is_aware}, has_experts=False
     )
     assert hosted.get("keeps_hosted_masters", False) is not is_aware
+
+
+def test_reduction_in_bf16_acts_under_bf16_alone() -> None:
+    words = [
+        words_of(MEGATRON, {"grad_reduce_in_bf16": True, "bf16": is_bf16}, has_experts=False)[0]["state_format"]
+        for is_bf16 in (True, False)
+    ]
+    assert words == ["bf16_reduction", "stack"]
 
 
 def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
