@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from primus_search.analysis.breakdown import Stages, pipeline_costs, stages_of
 from primus_search.base.errors import InputError, Problem, ScheduleError
-from primus_search.cost.breakdown import Stages, pipeline_costs, stages_of
 from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.schedule import Algorithm, Costs, Placement, algorithm, order_for, peak_activations, simulate

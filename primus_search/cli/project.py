@@ -52,8 +52,8 @@ def project(
 
         write(trace, trace_bytes(space.job, one, projection, packed=trace.suffix == ".gz"), "--trace")
     if against is not None:
-        from primus_search.analysis.device_trace import read_trace
-        from primus_search.analysis.traced_step import side_by_side
+        from primus_search.analysis.slow_jobs.device_trace import read_trace
+        from primus_search.analysis.slow_jobs.traced_step import side_by_side
 
         figures["trace"] = side_by_side(space.job, one, projection, read_trace(against))
     if as_json:

@@ -11,7 +11,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.cli.output import print_json, run_and_rows
 
 if TYPE_CHECKING:
-    from primus_search.analysis.slow_job import SlowJob
+    from primus_search.analysis.slow_jobs.slow_job import SlowJob
     from primus_search.exploration.ranking_table import RankingTable
 
 LEFT_BAND = 6
@@ -29,7 +29,7 @@ def watch(
     as_json: bool = False,
 ) -> None:
     """Follow the log of a job; exit 6 when it leaves its band, with the kind of cause, 0 when it ends healthy."""
-    from primus_search.analysis.slow_job import slow_job
+    from primus_search.analysis.slow_jobs.slow_job import slow_job
 
     projected, size, last_s = None, -1, time.monotonic()
     while True:
@@ -52,7 +52,7 @@ def watch(
 
 def explain_log(log: Path, words: list[str], hardware: str, as_json: bool) -> None:
     """Print a log beside the projection of its row."""
-    from primus_search.analysis.slow_job import slow_job
+    from primus_search.analysis.slow_jobs.slow_job import slow_job
 
     _print(slow_job(log, _row_of(log, words, hardware)), as_json)
 

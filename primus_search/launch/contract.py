@@ -371,7 +371,7 @@ def _is_priced(framework: Framework, key: str, value: Any) -> bool:
 
 
 def acts(framework: Framework, row: Mapping[str, Any], given: Settings, key: str, *, has_experts: bool) -> bool:
-    """Whether a setting can act beside the others of a job; also where that cannot be told."""
+    """Whether a setting can act beside the others of a job; also where that is not known."""
     table = known_keys(framework.keys) if framework.keys else KnownKeys()
     if key in table.companions and all(is_off(given.get(one)) for one in table.switches):
         return False

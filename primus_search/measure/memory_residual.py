@@ -34,7 +34,8 @@ from primus_search.cost.memory.pipeline_moments import relief_of
 from primus_search.cost.memory.share import Share
 from primus_search.cost.projection import Memory
 from primus_search.measure.modules.shard import COUNTED_BYTES, DtypeName, Shard
-from primus_search.measure.trace_cache import TracedLayer, traced_layer
+from primus_search.measure.trace_cache import traced_layer
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.values.candidates import Candidates, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster

@@ -28,7 +28,7 @@ from primus_search.measure.device.torch_device import default_dtype
 from primus_search.measure.modules.fused_operations import MissingKernelError
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.trace_cache import TracedLayer
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.values.candidates import GroupedGemm, Recompute
 from primus_search.values.model import LayerKind, Model
 

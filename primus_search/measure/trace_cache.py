@@ -6,7 +6,7 @@ three numbers. A file that is damaged, or cannot be read or written, counts as n
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -16,25 +16,8 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import PACKAGE, cache_folder, fingerprint_of, write_whole
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.modules.supported_models import MODULES
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.values.model import LayerKind, Model
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedLayer:
-    """What torch says of one layer for one micro-batch on one device.
-
-    activation_bytes   held from forward to backward, the layer's input included, its output not
-    forward_peak_bytes, backward_peak_bytes  highest sum of live activations in that pass, input and output included
-    """
-
-    activation_bytes: float
-    forward_peak_bytes: float
-    backward_peak_bytes: float
-
-    @property
-    def workspace_bytes(self) -> float:
-        """What the worse pass needs on top of the activations kept."""
-        return max(self.forward_peak_bytes, self.backward_peak_bytes) - self.activation_bytes
 
 
 def traced_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:

@@ -10,12 +10,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from primus_search.analysis.ablation import Neighbour as Move
+from primus_search.analysis.breakdown import TRAFFIC_PARTS
 from primus_search.analysis.explanation import Explained
 from primus_search.analysis.labels import ROUNDING, counted, fits, rests, short
 from primus_search.analysis.why_not import WhatIf, WhyNot
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB, MB
-from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.projection import Memory
 from primus_search.exploration.neighbours import Figures, Trial, change_text, word
 from primus_search.report.gantt import terminal

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from primus_search.analysis.slow_job import SlowJob
+from primus_search.analysis.slow_jobs.slow_job import SlowJob
 
 COLUMNS = 80
 MOST_CAUSES = 3

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.analysis.breakdown import stages_of, timeline
 from primus_search.base.errors import InputError, Problem
-from primus_search.cost.breakdown import stages_of, timeline
 from primus_search.cost.projection import Projection
 from primus_search.schedule import Costs, PassKind, Timeline, build, simulate
 from primus_search.values.candidates import Candidates

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from primus_search.analysis import device_trace
-from primus_search.analysis.device_trace import DeviceWork, kind_of, read_trace
+from primus_search.analysis.slow_jobs import device_trace
+from primus_search.analysis.slow_jobs.device_trace import DeviceWork, kind_of, read_trace
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.analysis.slow_job import SlowJob, beside
-from primus_search.analysis.step_patterns import PatternKind
+from primus_search.analysis.slow_jobs.slow_job import SlowJob, beside
+from primus_search.analysis.slow_jobs.step_patterns import PatternKind
 from primus_search.report.slow_text import slow_lines
 
 STEP_S = 4.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_search.analysis.device_trace import read_trace
+from primus_search.analysis.slow_jobs.device_trace import read_trace
 from primus_search.base.errors import InputError
 from primus_search.base.guards import files
 from primus_search.learning.readers import read_log

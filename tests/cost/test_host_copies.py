@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from primus_search.cost.breakdown import stages_of, traffic
+from primus_search.analysis.breakdown import stages_of, traffic
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.files.hardware_files import load_cluster

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from primus_search.analysis.breakdown import TRAFFIC_PARTS
 from primus_search.analysis.explanation import Explained, explain
 from primus_search.analysis.why_not import parse_request, what_if, why_not
 from primus_search.base.errors import InputError
 from primus_search.cli import app
-from primus_search.cost.breakdown import TRAFFIC_PARTS
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import Step
 from primus_search.exploration import Options, run_search

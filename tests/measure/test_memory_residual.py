@@ -15,7 +15,7 @@ from primus_search.measure.memory_residual import (
     upper_bytes,
     with_residual,
 )
-from primus_search.measure.trace_cache import TracedLayer
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED

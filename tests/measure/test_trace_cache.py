@@ -9,7 +9,8 @@ import pytest
 
 from primus_search.measure import trace
 from primus_search.measure.modules.shard import Shard
-from primus_search.measure.trace_cache import TracedLayer, traced_layer
+from primus_search.measure.trace_cache import traced_layer
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.models.model_files import load_model
 
 MODEL = load_model("tiny")

@@ -20,7 +20,7 @@ from primus_search.measure.modules.layers import Embedding, OutputHead
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.modules.supported_models import without_module
 from primus_search.measure.trace import hidden_states, trace_layer, trace_module
-from primus_search.measure.trace_cache import TracedLayer
+from primus_search.measure.traced_layer import TracedLayer
 from primus_search.models.model_files import load_model
 from primus_search.models.presets import presets
 from primus_search.values.candidates import Candidates, Fp8, Recompute

@@ -94,13 +94,13 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 def _constants(job: LaunchJob) -> dict[str, Any]:
     """What Primus' own file of the shape may have of another model: epsilon, rotation, routing, padding."""
     model = job.model
-    said: dict[str, Any] = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
-    said |= {"use_rope_scaling": False} | constant_settings(model)
+    settings: dict[str, Any] = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
+    settings |= {"use_rope_scaling": False} | constant_settings(model)
     if _is_compressed(model):
-        said |= {"rope_type": "rope", "moe_router_enable_expert_bias": False}
+        settings |= {"rope_type": "rope", "moe_router_enable_expert_bias": False}
     elif model.is_moe:
-        said |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
-    return said
+        settings |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
+    return settings
 
 
 def _is_compressed(model: Model) -> bool:

@@ -76,7 +76,7 @@ def best_kind() -> str:
 
 
 def has_gpu() -> bool:
-    """Whether torch can use a GPU; not asked, and not loaded, on Linux without a driver."""
+    """Whether torch can use a GPU; torch is not loaded on Linux without a driver."""
     if sys.platform == "linux" and "torch" not in sys.modules and not any(one.exists() for one in DRIVERS):
         return False
     import torch

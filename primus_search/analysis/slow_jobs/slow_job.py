@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from primus_search.analysis.step_patterns import Pattern, PatternKind, patterns
+from primus_search.analysis.slow_jobs.step_patterns import Pattern, PatternKind, patterns
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.neighbours import figures_of
 from primus_search.exploration.ranking_table import RankingTable

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.analysis.device_trace import StepParts, TracedStep
-from primus_search.cost.breakdown import busiest_rank, stages_of
+from primus_search.analysis.breakdown import busiest_rank, stages_of
+from primus_search.analysis.slow_jobs.device_trace import StepParts, TracedStep
 from primus_search.cost.parts.operations import Call, GroupedLinear, LinearOp, Module, Operation, Pass, tallied
 from primus_search.cost.projection import Projection
 from primus_search.cost.stage import piece_operations
