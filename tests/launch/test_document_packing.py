@@ -107,7 +107,8 @@ FILES = {
     ),
     "torchtitan": ("a.py", TITAN, ""),
     "torchtitan chats": ("a.py", TITAN.replace("TextDataLoader", "ChatDataLoader"), "whole"),
-    "recipe": ("llama3_8b_sft_8gpu_h100_bf16", "", "whole"),
+    "recipe": ("llama3_8b_sft_2gpu_h100_bf16", "", "whole"),
+    "recipe of a benchmark": ("llama3_8b_sft_8gpu_h100_bf16", "", ""),  # on mock data of full rows
     "megatron": ("a.sh", MEGATRON, ""),
     "megatron sft": ("a.sh", f"{MEGATRON} --sft", "whole"),
     "megatron masks": ("a.sh", f"{MEGATRON} --reset-attention-mask", "cut"),
@@ -130,7 +131,7 @@ def test_a_file_is_packed_as_its_launcher_packs_it(tmp_path: Path, name: str) ->
     assert begun.experiment.workload.get("packing", "") == packing
     said = [note for note in begun.notes if "workload.document_length" in note]
     assert len(said) == bool(packing) and not any("pack" in note for note in begun.experiment.not_modelled)
-    framework = "nemo" if name == "recipe" else ""
+    framework = "nemo" if name.startswith("recipe") else ""
     plain = space_of(begun, [], None, framework).workload
     assert (plain.packing, plain.lengths, plain.balanced_packing) == ("cut", None, False)
     if packing:
