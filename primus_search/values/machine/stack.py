@@ -79,11 +79,11 @@ class Precision:
     fp16_gradient_bytes: float
     master_weight_bytes: float
     moment_bytes: float
-    keeps_hosted_masters: bool
     has_fp8_param_gather: bool
     caches_fp8_weights: bool
     has_fp8_tensor_gather: bool
     has_fp8_dispatch: bool
+    keeps_hosted_masters: bool = True  # as every stack of earlier releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +167,10 @@ class ReplicaTraffic:
     shard_overlap: float
     gathers_ends: bool
     shards_optimizer_across: bool
-    optimizer_copies: float
     gradient_bucket_params: float
     bucket_params_per_rank: float = 0.0  # stacks of earlier releases have no such number
     gradient_buckets: float = 0.0  # nor this
+    optimizer_copies: float = 1.0  # nor this
     gradient_overlap: float
     param_gather_overlap: float
     broadcast_s: float
