@@ -27,11 +27,12 @@ def decided_numbers(
     found: dict[str, Any] = {}
     job = {**framework.defaults, **given}
     for one in _bearing(framework, row, has_experts):
-        ways = [way for way in (one.settings, *one.reads) if way]
-        is_set = any(all(same(job.get(key), value) for key, value in way.items()) for way in ways)
-        if not is_whole and not {*one.formats, one.key}.union(*ways) & given.keys():
+        is_set = _is_set(one, job)
+        if not is_whole and not {*one.formats, one.key}.union(one.settings, *one.reads) & given.keys():
             continue
         number = number_in(given, (one.key,), float) if one.key else None
+        if str(given.get(one.key)) in ("0", "0.0") or (number is not None and number < 0):
+            raise ValueError(f"{one.key}: {given[one.key]} is out of range")
         if number is not None:
             found |= {one.number: number} | ({one.per_rank: 0.0} if one.per_rank else {})
         elif is_set and one.formats:
@@ -58,8 +59,14 @@ def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, 
             now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
             is_read = one.otherwise is not None or same(now, value) or (same(now, usual) and not same(usual, value))
             found |= {key} if is_read else set()
-        found |= {*one.formats, one.key} - {""}
+        found |= {one.key, *(one.formats if _is_set(one, {**framework.defaults, **given}) else ())} - {""}
     return frozenset(found)
+
+
+def _is_set(one: Decision, job: Settings) -> bool:
+    """Whether a job has all settings of one of the ways in which a file says a decision."""
+    ways = (way.items() for way in (one.settings, *one.reads) if way)
+    return any(all(same(job.get(key), value) for key, value in way) for way in ways)
 
 
 def deciding_settings(

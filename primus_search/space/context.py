@@ -34,13 +34,14 @@ OF_JOB: Mapping[str, Callable[[Job], int]] = {
     "gpus_per_domain": lambda job: job.cluster.network.domain_size,
     "host_copy_GBps": lambda job: ceil(job.cluster.network.host_copy_bytes_per_s / GB),
     "host_update_GBps": lambda job: ceil(job.cluster.network.host_update_bytes_per_s / GB),
+    "loss_chunks": lambda job: int(job.cluster.stack.memory.loss_chunks),
     "seq_length": lambda job: job.workload.seq_length,
     "num_experts": lambda job: job.model.moe.num_experts if job.model.is_moe and job.model.moe else 1,
     "expert_ffn_hidden": lambda job: job.model.moe.expert_ffn_hidden if job.model.moe else 1,
     "num_kv_heads": lambda job: job.model.num_heads if job.model.latent else job.model.num_kv_heads,
     "num_mtp_layers": lambda job: job.model.num_mtp_layers,
 }
-"""Numbers of the cluster, the workload and the model that conditions may use, by name; one expert in a dense model."""
+"""Numbers of cluster, stack, workload and model that conditions may use, by name; one expert in a dense model."""
 
 DERIVED: Mapping[str, tuple[str, ...]] = {
     "dp": ("tp", "cp", "pp"),

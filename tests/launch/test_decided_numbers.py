@@ -135,3 +135,16 @@ def test_the_job_of_a_file_has_its_numbers_and_a_set_wins(tmp_path: Path) -> Non
     begun = start(path, "h100", 0)
     assert number_of(space_of(begun, [], None, "").cluster.stack, "gradient_bytes") == 4.0
     assert number_of(space_of(begun, ["stack.gradient_B=2"], None, "").cluster.stack, "gradient_bytes") == 2.0
+
+
+@pytest.mark.parametrize("key", [one.key for one in MEGATRON.decides if one.key])
+def test_a_count_of_nothing_is_refused_by_its_key(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"{key}: 0 is out of range"):
+        decided_numbers(MEGATRON, ROW, {key: "0"}, has_experts=True)
+
+
+def test_formats_of_state_are_priced_beside_the_precision_aware_optimizer_alone() -> None:
+    formats = {"exp_avg_dtype": "bf16", "main_params_dtype": "fp16"}
+    for is_aware in (False, True):
+        given = {"bf16": True, "use_precision_aware_optimizer": is_aware, **formats}
+        assert (formats.keys() <= decided_keys(MEGATRON, ROW, given, has_experts=True)) is is_aware

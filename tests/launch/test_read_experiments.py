@@ -13,6 +13,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read import torchtitan as reading
 from primus_search.launch.read.experiments import is_experiment, read_experiment
+from primus_search.launch.refusals import arguments
 from primus_search.launch.write import shell, torchtitan
 from primus_search.learning.started_experiment import fewest_nodes, start
 from primus_search.models.megatron_yaml import readable_keys
@@ -106,7 +107,8 @@ BESIDE_SWITCHES: dict[tuple[str, ...], dict[str, Any]] = {
     ("outer_dp_sharding_strategy",): {
         "use_megatron_fsdp": True, "num_distributed_optimizer_instances": 2, "pipeline_model_parallel_size": 1,
     },
-    ("cuda_graph_scope",): {"cuda_graph_impl": "transformer_engine"},
+    ("cuda_graph_modules", "cuda_graph_scope"): {"cuda_graph_impl": "transformer_engine"},
+    ("main_grads_dtype",): {"use_precision_aware_optimizer": True},  # refused else: precision_formats
     ("wgrad_deferral_limit",): {"defer_embedding_wgrad_compute": True},
     ("enable_exactly_numeric_match", "enable_zb_runtime", "enable_zero_bubble"): {"patch_zero_bubble": True},
     ("cp_comm_type",): {"context_parallel_size": 2},
@@ -238,7 +240,7 @@ def test_a_count_of_nothing_is_refused_by_its_key(key: str, tmp_path: Path) -> N
     assert f"{key.rpartition('.')[2]}: 0 is out of range" in what_is_read(path)
 
 
-MEGATRON_BASE = PRIMUS_BASE | {"position_embedding_type": "rope", "use_distributed_optimizer": True}
+MEGATRON_BASE = PRIMUS_BASE | {"position_embedding_type": "rope", "use_distributed_optimizer": True, "bf16": True}
 MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
     ("reuse_grad_buf_for_mxfp8_param_ag",): {"fp8_format": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
     ("fp8_recipe", "fp8_param_gather", "tp_only_amax_red"): {"fp8_format": "hybrid"},
@@ -263,8 +265,11 @@ def test_no_argument_of_megatron_is_lost(tmp_path: Path) -> None:
 
     def seen(changes: dict[str, Any]) -> Any:
         given = {key: value for key, value in (MEGATRON_BASE | changes).items() if value is not None}
+        given |= {name: True for key, name in switches.items() if given.get(key) is False}
         path.write_text("torchrun pretrain_gpt.py " + " ".join(" ".join(words) for words in shell.words(given)))
         return what_is_read(path)
 
+    table = arguments("megatron@core_0.20").values()
+    switches = {one.name: flag[3:].replace("-", "_") for one in table for flag in one.flags if flag.startswith("!--")}
     keys = keys_of(load_framework("megatron")) | {key: [] for key in readable_keys() if key not in OF_PRIMUS}
     assert lost(keys, MEGATRON_CONTEXTS, seen) == []

@@ -243,6 +243,11 @@ def test_what_torchtitan_refuses_is_refused_by_name(flags: str, registry: Path) 
     assert {one.name for one in refused(found.framework.name, found.written, 8, 9)} == REFUSED[flags]
 
 
+def test_a_loss_in_no_pieces_is_refused_by_its_key(registry: Path) -> None:
+    with pytest.raises(InputError, match=r"loss\.num_chunks: 0 is out of range"):
+        read(registry, "--config", "base", "--loss.num_chunks", "0")
+
+
 # --- torchtitan's own -------------------------------------------------------------------------------------------------
 
 
