@@ -52,7 +52,7 @@ def verdict(framework: Framework, key: str) -> str:
     else:
         names = (table.renamed, table.translated, table.read_beside, model_keys(), table.companions)
         is_read = key in framework.spelled or any(key in one for one in names)
-        is_read |= any(fnmatch.fnmatch(key, pattern) for pattern in OF_ADAPTERS)
+        is_read |= key not in table.irrelevant and any(fnmatch.fnmatch(key, pattern) for pattern in OF_ADAPTERS)
     if any(fnmatch.fnmatch(key, pattern) for pattern in framework.ignored):
         return "cannot matter"
     if key in framework.effects or positive in framework.effects:
