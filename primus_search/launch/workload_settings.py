@@ -50,12 +50,17 @@ def workload_settings(job: LaunchJob) -> dict[str, Any]:
 
 
 def unwritten(job: LaunchJob) -> dict[str, Any]:
-    """Fields of a job's workload that no setting says, where they are not the defaults."""
+    """Fields of a job's workload that no setting says, where they are not the defaults or a file of tuning's own.
+
+    Data sets of tuning pack documents otherwise than those of pretraining, so their packing is said in any case.
+    """
     of_rows = {field for row in _written(job) for field in (*row.values, *row.keys)}
+    is_tuned = job.workload.task != "pretrain" and bool(job.framework.packing)
+    said = {"packing"} if is_tuned and job.workload.documents else set()
     return {
         field: _value(job, field)
         for field, default in DEFAULTS.items()
-        if field not in of_rows and _value(job, field) != default
+        if field in said or (field not in of_rows and _value(job, field) != default)
     }
 
 
