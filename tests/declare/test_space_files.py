@@ -216,7 +216,9 @@ constraints: [tp * epp < 3]
 search: {method: bayes, memory_margin: 1.5, top_k: 0}
 """
     columns = "dp, edp, microbatches, layers_per_stage, most_layers, cp_inner_ranks, world, nodes, gpus_per_node, "
-    columns += "gpus_per_domain, host_copy_GBps, host_update_GBps, seq_length, num_experts, expert_ffn_hidden, "
+    columns += (
+        "gpus_per_domain, host_copy_GBps, host_update_GBps, loss_chunks, seq_length, num_experts, expert_ffn_hidden, "
+    )
     columns += "num_kv_heads, num_mtp_layers, " + ", ".join(FACTS)
     assert message(text).splitlines() == [
         f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",

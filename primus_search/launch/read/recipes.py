@@ -177,7 +177,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     named = next(
         (
             f": primus-search project --recipe {one}"
-            for one in re.findall(r"\w{1,200}_config\b", text)
+            for one in re.findall(r"\b\w{1,200}_config\b", text)
             if one.removesuffix("_config") in recipes()
         ),
         "",
