@@ -70,20 +70,28 @@ def _filled(text: str, head: str, indent: int = 0) -> list[str]:
 
 
 def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
-    """Letter, what differs, rate, memory and when to take it, in `room` lines; choices without room are left out."""
+    """Letter, what differs, rate, memory and when to take it, in `room` lines: what has no room is counted."""
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
     spare = room - len(chosen)
     for one in chosen:
-        words = textwrap.wrap(one.what, _WHAT), textwrap.wrap(one.when, _WHEN)
+        words = _differences(one.what, 1 + max(spare, 0)), textwrap.wrap(one.when, _WHEN)
         spare -= max(map(len, words)) - 1
-        if spare < 0 and lines[1:]:
-            spare += max(map(len, words))
-            continue
         figures = one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
         for what, when in zip_longest(*words, fillvalue=""):
             letter, rate, memory = figures
             lines.append(_row(letter, what, rate, memory, when))
             figures = "", "", ""
+    return lines
+
+
+def _differences(what: str, most: int) -> list[str]:
+    """Lines of what differs, at most `most`: the first differences, and how many more there are."""
+    parts = what.split(", ")
+    for shown in range(len(parts), 0, -1):
+        rest = f" and {len(parts) - shown} more" if shown < len(parts) else ""
+        lines = textwrap.wrap(", ".join(parts[:shown]) + rest, _WHAT)
+        if len(lines) <= most:
+            break
     return lines
 
 

@@ -177,6 +177,16 @@ def test_the_band_stays_on_a_screen_that_is_short_of_lines(result: SearchResult)
     assert len(lines) <= LINES and any(line.startswith("TRUST 90 % band") for line in lines)
 
 
+def test_every_choice_stands_on_a_screen_whose_words_have_no_room(result: SearchResult) -> None:
+    answer = answer_of(result)
+    words = "4 stages x 5 chunks, full recompute, dispatch without DeepEP, no sync-free stage, EP1"
+    choices = tuple(replace(answer.choices[0], letter=letter, what=words, when="sequences grow") for letter in "ABCDE")
+    lines = first_screen(replace(answer, choices=choices), "here")
+    assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
+    assert [line[2] for line in lines if line[:2] == "  " and line[2:3].isalpha() and line[3:4] == " "] == [*"ABCDE"]
+    assert "  E 4 stages x 5 chunks and 4 more" in "\n".join(lines)
+
+
 def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult) -> None:
     first, *others = result.ranked_rows
     rows = [{**first, "memory_verdict": AT_RISK}, *others]
