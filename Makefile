@@ -28,8 +28,8 @@ bench bench-gpu: export PYTHONPATH = .
 
 help:
 	@echo "make run        set up, search Mixtral 8x22B on 32 MI355X nodes, then measure a tiny model on this machine"
-	@echo "make test       set up, run the whole test suite"
-	@echo "make test-full  what takes long: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
+	@echo "make test       set up, run the test suite; the longest tests take turns by the day"
+	@echo "make test-full  all that is long or sampled: every model preset traced, 20,000 damaged inputs, ninety moments of killing"
 	@echo "make check      ruff, mypy --strict, import layers, the fastest files of tests: within a minute"
 	@echo "make newest     settings of the newest releases on PyPI that have no verdict here (test-full warns of them)"
 	@echo "make judges     the frameworks' own checks on our launch files; PRIMUS_SEARCH_CLIENTS names their sources"

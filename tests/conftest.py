@@ -3,8 +3,9 @@
 Property tests draw the same examples in continuous integration every time; on a developer's machine, new ones.
 A busy machine is no fault of a strategy: how fast examples are drawn or run is not checked.
 
-Of the parameters of a test with `daily(n)` n are drawn a day; the others are `full`. `TEST_DAY=2026-11-27` draws as
-on that day; a run with failures ends with its day.
+Of the parameters of a test with `daily(n)` n are drawn a day; the others are `full`. A long test with `in_turn` runs
+on one day of `DAYS`, by its name or, `in_turn("word")`, with the tests of its file that share a costly fixture; on the
+others it is `full`. `TEST_DAY=2026-11-27` draws as on that day; a run with failures ends with its day.
 
 The files of the longest wall time run first, so that the workers of a parallel run end together. `--record-times`
 writes the wall and processor seconds of the files that ran to `file_times.csv`. `--processor-budget 60` runs the files
@@ -26,7 +27,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.daily import DAY, drawn
+from tests.support.daily import DAY, drawn, is_turn
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # workers share the cores: a second thread waits, at full load
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -70,9 +71,12 @@ def file_times() -> dict[str, dict[str, str]]:
 
 
 def draw_of_the_day(items: list[pytest.Item]) -> None:
-    """Mark as `full` what the day does not draw of each test with `daily(n)`."""
+    """Mark as `full` what the day does not draw: parameters of tests with `daily(n)`, tests with `in_turn`."""
     sampled: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        turn, test = item.get_closest_marker("in_turn"), item.nodeid.partition("[")[0]
+        if turn and not is_turn("::".join([test.partition("::")[0], *turn.args]) if turn.args else test):
+            item.add_marker(pytest.mark.full)
         if item.get_closest_marker("daily") and not item.get_closest_marker("full"):
             sampled[item.nodeid.partition("[")[0]].append(item)
     for name, several in sampled.items():

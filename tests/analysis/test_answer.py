@@ -202,6 +202,7 @@ def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult)
     assert safe.verdict == FITS and safe.rate == max(one[RATE] for one in fits)
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_first_screen_is_in_words_and_its_rate_is_that_of_every_surface(
@@ -256,6 +257,7 @@ def test_one_answer_on_terminal_page_notebook_and_in_the_folder(
     assert json.loads((tmp_path / "here/run.json").read_text())["answer"]["choices"][0]["letter"] == "A"
 
 
+@pytest.mark.in_turn
 def test_letters_and_the_last_run_are_understood_by_every_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +318,7 @@ def test_a_run_constructs_one_projector_of_its_cluster(tmp_path: Path, monkeypat
     assert made.count(own) == 2
 
 
+@pytest.mark.in_turn
 def test_a_question_without_a_file_writes_the_file_it_would_have_needed(tmp_path: Path) -> None:
     own = tmp_path / "own"
     words = [
@@ -346,6 +349,7 @@ def test_a_question_without_a_file_writes_the_file_it_would_have_needed(tmp_path
     assert "unknown model preset" in str(wrong.exception) and not (tmp_path / "no").exists()
 
 
+@pytest.mark.in_turn
 def test_a_present_configuration_stands_beside_the_choices(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["run", "llama3_8b_mi300x", "--set", "cp=1", "--set", "pp=1", "--bench", "off"]

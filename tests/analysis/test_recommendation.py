@@ -165,6 +165,7 @@ def both(space: Space, tmp_path_factory: pytest.TempPathFactory) -> tuple[Rankin
         return before, search(space, out=folder), folder
 
 
+@pytest.mark.in_turn
 def test_everything_that_recommends_names_the_best_row_that_fits_after_tracing(
     both: tuple[RankingTable, SearchResult, Path],
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_faster_row_that_does_not_fit_is_named_with_what_saves_the_memory(
     assert run.answer == result.answer
 
 
+@pytest.mark.in_turn
 def test_explain_takes_no_row_that_was_shown_not_to_fit(both: tuple[RankingTable, SearchResult, Path]) -> None:
     before, result, folder = both
     run = SavedRun.open(folder)

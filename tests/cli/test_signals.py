@@ -18,6 +18,7 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_space(tmp_path_factory.mktemp("space"))
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(2)
 @pytest.mark.parametrize(("number", "workers"), [*zip(ENDING, "212", strict=True)], ids=str)
 def test_a_signal_ends_a_search_by_its_own_name(
@@ -34,6 +35,7 @@ def test_a_signal_ends_a_search_by_its_own_name(
     run.wait_until_gone()
 
 
+@pytest.mark.in_turn
 def test_a_run_under_nohup_goes_on_after_sighup(tmp_path: Path, space: Path) -> None:
     run = Run(space, tmp_path / "run", ("--workers", "1"))
     command = f"trap '' HUP; exec {sys.executable} -c 'import signal; print(signal.getsignal(signal.SIGHUP).name)'"

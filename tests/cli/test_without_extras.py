@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SPACE = """
 model: tiny
 hardware: mi355x
@@ -21,6 +23,7 @@ def without_extras(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.in_turn
 def test_a_search_needs_none_of_them_and_says_what_it_left_out(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(SPACE)
     done = without_extras("run", str(tmp_path / "space.yaml"), "--out", str(tmp_path / "run"))

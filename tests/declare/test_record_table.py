@@ -30,6 +30,7 @@ def table_of(folder: Path, *rows: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_records_are_read_back_as_they_were_written(ending: str, tmp_path: Path) -> None:
     """Published runs with switches, overrides, layouts, adapters of every kind."""

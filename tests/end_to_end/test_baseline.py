@@ -46,6 +46,7 @@ def test_a_row_of_the_ranking_is_found_at_its_rank(run: Path) -> None:
     assert all(yours["values"][name] != value for name, value in yours["pair"].items())
 
 
+@pytest.mark.in_turn
 def test_one_beyond_the_ranked_rows_has_about_its_rank(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(funnel, "LEAST_RANKED", 0)
     ranking = SavedRun.open(run).ranking

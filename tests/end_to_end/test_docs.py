@@ -87,6 +87,7 @@ def run(words: list[str]) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem in LONG], ids=lambda page: page.stem)
 def test_marked_examples_of_a_long_page_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

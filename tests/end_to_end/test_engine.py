@@ -29,6 +29,7 @@ def funnel(tmp_path_factory: pytest.TempPathFactory) -> Funnel:
     return Funnel(load_space(write_space(tmp_path_factory.mktemp("space"))), 10)
 
 
+@pytest.mark.in_turn
 def test_workers_lost_between_two_findings_are_replaced(funnel: Funnel) -> None:
     """They are missed when the next task is sent, not while one is waited for."""
     tasks = plan_tasks(funnel, TASK_ROWS, promising_places(funnel))[:12]
@@ -45,6 +46,7 @@ def test_workers_lost_between_two_findings_are_replaced(funnel: Funnel) -> None:
     assert sorted(done) == sorted(task.number for task in tasks)
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_idle_worker_that_is_killed_keeps_nobody_waiting(seed: int, funnel: Funnel) -> None:
@@ -185,6 +187,7 @@ def arm_workers_of_ray(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("primus_search.exploration.engines.local_engine.MAX_TRIES", 2)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("engine", "prepare", "tries"),
     [("local", arm, 8), pytest.param("ray", arm_workers_of_ray, 2, marks=pytest.mark.slow)],

@@ -86,6 +86,7 @@ def hold_together(e: Explained) -> None:
     assert float(e.memory_by_rank.total.max()) == pytest.approx(e.figures.memory_bytes, rel=1e-9)
 
 
+@pytest.mark.in_turn("winners")
 def test_the_parts_of_published_winners_sum_to_their_totals(winner: Explained) -> None:
     hold_together(winner)
 
@@ -161,6 +162,7 @@ def _table(values: Values) -> Candidates:
     return table_of([values])
 
 
+@pytest.mark.in_turn("winners")
 def test_advice_is_true_and_never_beats_the_winner_inside_its_space(experts: SavedRun, winner: Explained) -> None:
     for e in (explain(experts, 1), winner):
         for one in e.advice:
@@ -272,6 +274,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> CliRunner:
     return CliRunner()
 
 
+@pytest.mark.in_turn
 def test_the_command_fits_eighty_columns_without_colour(experts: SavedRun, terminal: CliRunner) -> None:
     commands: tuple[list[str], ...] = (
         [],
@@ -300,6 +303,7 @@ def test_a_reason_takes_twenty_five_lines_and_no_remedy_twice(
     assert len(remedies) == len(set(remedies))
 
 
+@pytest.mark.in_turn
 def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunner) -> None:
     done = terminal.invoke(app, ["explain", str(experts.path), "3", "--json"], catch_exceptions=False)
     told = json.loads(done.output)
@@ -317,6 +321,7 @@ def test_the_json_says_what_the_tables_say(experts: SavedRun, terminal: CliRunne
     assert set(json.loads(done.output)) == {"schema", "why_not", "what_if"}
 
 
+@pytest.mark.in_turn
 def test_rows_of_several_clusters_are_explained_on_their_own(tmp_path: Path) -> None:
     from primus_search.report.html import content
 

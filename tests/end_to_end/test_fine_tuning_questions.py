@@ -33,6 +33,7 @@ def accepted(file: Path, *judges: str) -> None:
         assert all(one["accepted"] for one in answers), answers
 
 
+@pytest.mark.in_turn
 def test_adapters_of_llama_70b_on_one_node_of_mi300x(tmp_path: Path) -> None:
     file = exported(LORA, "primus.yaml", tmp_path)
     accepted(file, "primus")
@@ -41,6 +42,7 @@ def test_adapters_of_llama_70b_on_one_node_of_mi300x(tmp_path: Path) -> None:
     assert (read.seq_length, read.global_batch_size) == (8192, 64)
 
 
+@pytest.mark.in_turn
 def test_qwen3_30b_packed_to_32k_on_two_nodes_of_h100(tmp_path: Path) -> None:
     file = exported([*SFT, *PACKED], "megatron.sh", tmp_path)
     accepted(file, "megatron@core_0.20", "megatron@core_0.16")

@@ -72,6 +72,7 @@ def continued(space: Space, folder: Path, monkeypatch: pytest.MonkeyPatch, **opt
     return again
 
 
+@pytest.mark.in_turn
 def test_a_run_that_stopped_half_way_continues_to_the_same_files(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_run_that_stopped_half_way_continues_to_the_same_files(
     assert ranking_of(tmp_path) == whole
 
 
+@pytest.mark.in_turn
 def test_a_run_continues_with_another_number_of_workers(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +94,7 @@ def test_a_run_continues_with_another_number_of_workers(
     assert ranking_of(tmp_path) == whole
 
 
+@pytest.mark.in_turn
 def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def test_a_folder_that_cannot_be_written_is_named_before_the_search(
     assert str(caught.value) == f"--out {tmp_path}/run: cannot be written: Read-only file system"
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("has_folder", [False, True])
 def test_a_run_killed_before_its_first_task_can_be_resumed(has_folder: bool, tmp_path: Path, whole: bytes) -> None:
     """A scheduler starts a job again with the command of the first time: --resume from the beginning."""
@@ -211,6 +215,7 @@ class FullDisk:
             raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("fails_at", random.Random(5).sample(range(1, 16), 6))
 def test_a_full_disk_never_leaves_a_wrong_ranking(

@@ -70,6 +70,7 @@ def assert_nothing_is_left(run: Run, before: set[str] | None) -> None:
     assert before is None or shared_memory() <= before
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -96,6 +97,7 @@ def test_a_run_that_a_signal_ended_continues_to_the_same_files(
         assert_nothing_is_left(run, before)
 
 
+@pytest.mark.in_turn
 def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Whole) -> None:
     space, answer, num_tasks = whole
     run = Run(space, tmp_path / "run", ("--workers", "2"))
@@ -107,6 +109,7 @@ def test_a_driver_killed_again_and_again_still_arrives(tmp_path: Path, whole: Wh
     assert_nothing_is_left(run, None)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("count", HOW_OFTEN)
 def test_killed_workers_are_replaced(count: int, tmp_path: Path, whole: Whole) -> None:
     """The driver stands still meanwhile: its workers are at their tasks, or wait for further ones."""
@@ -150,6 +153,7 @@ def cluster() -> Iterator[Any]:
             yield found
 
 
+@pytest.mark.in_turn("ray")
 @pytest.mark.parametrize(
     "count", [pytest.param(FEW, marks=pytest.mark.slow), pytest.param(NODES, marks=pytest.mark.full)]
 )
@@ -179,6 +183,7 @@ def test_ray_loses_workers_and_nodes_but_no_row(
         assert hits == count, f"{what}: {hits} of {number + 1} runs"
 
 
+@pytest.mark.in_turn("ray")
 @pytest.mark.parametrize("count", HOW_OFTEN)
 def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
     count: int, tmp_path: Path, whole: Whole, cluster: Any
@@ -193,6 +198,7 @@ def test_a_driver_killed_on_ray_leaves_nothing_and_continues(
         assert run.answer() == answer, f"killed at {moment}"
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [kills.ray_agents, kills.ray_workers, None], ids=["agents_start", "workers", "done"])

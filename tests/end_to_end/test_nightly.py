@@ -133,6 +133,7 @@ def changed_package(folder: Path, module: str, lines: str) -> subprocess.Complet
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.in_turn
 def test_a_deleted_legality_rule_is_caught_and_named(other_night: Path) -> None:
     name = next(rule for rule, rows in removed(other_night).items() if rows)
     done = changed_package(
@@ -152,6 +153,7 @@ def removed(folder: Path) -> dict[str, int]:
     return dict(sorted(rows.items(), key=lambda item: item[1]))
 
 
+@pytest.mark.in_turn
 def test_a_slowed_kernel_model_is_caught_and_named(other_night: Path) -> None:
     lines = "\n_before = gemm_s\n\n\ndef gemm_s(*args, **kwargs):\n    return 1.1 * _before(*args, **kwargs)\n"
     done = changed_package(other_night, "cost/laws/gemm.py", lines)

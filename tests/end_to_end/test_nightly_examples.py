@@ -71,6 +71,7 @@ def script(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.in_turn
 def test_the_script_is_silent_on_a_good_night_and_prints_the_summary_of_a_bad_one(checkout: Path) -> None:
     missing = script(checkout)
     assert missing.returncode == 2 and "--update-baseline" in missing.stdout, "cron mails what is printed"

@@ -59,6 +59,7 @@ def searched(space: Path, folder: Path, **options: Any) -> dict[str, bytes]:
     return files(run)
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
@@ -68,6 +69,7 @@ def test_a_joined_cluster_gives_the_bytes_of_one_process(seed: int, cluster: Any
     assert searched(space, tmp_path / "joined", engine="ray", ray_address=cluster.address) == alone
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
@@ -85,6 +87,7 @@ def test_two_workers_and_a_continued_run_give_the_bytes_of_one_process(seed: int
     assert files(killed) == alone
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)

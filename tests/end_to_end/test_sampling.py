@@ -163,6 +163,7 @@ def test_a_budget_of_seconds_ends_a_sampled_search_with_the_best_so_far(monkeypa
     assert result.notes[-1] == "the budget of seconds ran out: these are the best candidates found so far"
 
 
+@pytest.mark.in_turn
 def test_ctrl_c_ends_a_sampled_search_with_the_best_so_far(tmp_path: Path) -> None:
     def interrupts(tick: Any) -> None:
         if tick.rows_done > 40:
@@ -222,6 +223,7 @@ def test_a_full_disk_costs_the_study_and_not_the_search(
     assert ranking_of(tmp_path / "full") == ranking_of(undisturbed)
 
 
+@pytest.mark.in_turn
 def test_a_ladder_is_sampled_on_every_cluster() -> None:
     space = sampled(space_of(2, nodes=[2, 4, 8]), "nsga2", budget_evaluations=150)
     result = run_search(space, Options(workers=1))

@@ -136,6 +136,7 @@ def searched(space: Space, folder: Path, **options: Any) -> SearchResult:
     return result
 
 
+@pytest.mark.in_turn
 def test_any_number_of_processes_and_any_chunk_give_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_any_number_of_processes_and_any_chunk_give_the_same_files(
     assert ranking_of(tmp_path / "one") == ranking_of(tmp_path / "two")
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_ray_gives_the_same_files_as_this_process(tmp_path: Path) -> None:
     space = space_of(1)

@@ -248,6 +248,7 @@ def test_no_color_is_obeyed_on_a_terminal(runs: Path) -> None:
         assert not COLOUR.search(on_a_terminal(words, {"NO_COLOR": "1"})), words[0]
 
 
+@pytest.mark.in_turn
 def test_a_reader_that_goes_away_ends_a_run_quietly_and_its_folder_is_written(tmp_path: Path) -> None:
     words = ["run", "llama3_8b_mi300x", *NARROW, "--bench", "off", "--out", str(tmp_path / "run")]
     command = f"{sys.executable} -m primus_search {' '.join(words)} | head -n 1"
@@ -256,6 +257,7 @@ def test_a_reader_that_goes_away_ends_a_run_quietly_and_its_folder_is_written(tm
     assert SavedRun.open(tmp_path / "run").ranking and list((tmp_path / "run").glob("*.html"))
 
 
+@pytest.mark.in_turn
 def test_every_word_of_the_printed_tables_is_in_the_glossary(tmp_path: Path) -> None:
     """Headings, and the words of each cell that describes a candidate; `+2` counts words left out."""
     out = str(tmp_path / "run")

@@ -52,6 +52,7 @@ def test_the_fixture_tells_the_two_rates_apart(run: SavedRun) -> None:
     assert falls(kept.speed[1:].tolist()) and not falls(kept.column("tokens_per_s_per_gpu").tolist())
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "space", [("mixtral_8x22b", "cp=1", "schedule=1f1b"), ("llama3_8b_mi300x",), ("llama3.1_405b_h100", "cp=1")]
 )
@@ -61,6 +62,7 @@ def test_what_is_kept_never_changes_a_recommendation(space: tuple[str, ...]) -> 
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.in_turn
 def test_kept_rows_are_the_first_of_the_ranking(tmp_path: Path) -> None:
     words = ["run", "llama3_8b_mi300x", *NARROW, "--keep", "40", "--out", str(tmp_path / "run")]
     assert CliRunner().invoke(app, words).exit_code == 0
@@ -130,6 +132,7 @@ def test_printed_tables_are_sorted_by_the_rate_they_show(
     assert len(rates) >= 8 and falls(rates[1:], slack=1e-4)
 
 
+@pytest.mark.in_turn
 def test_page_notebook_and_explain_show_the_rate_of_the_file(run: SavedRun) -> None:
     first: dict[str, Any] = dict(run.ranking[0])
     page = (run.path / "report.html").read_text()

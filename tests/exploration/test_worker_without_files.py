@@ -90,12 +90,14 @@ def agrees(space: Space, package: Path, here: Path) -> bool:
     return [answer(one) for one in in_worker(funnel, tasks, package, here)] == mine
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_with_the_package_alone_prices_the_same_bytes(seed: int, package: Path, tmp_path: Path) -> None:
     assert agrees(make_space(random_space(seed), environ={}), package, tmp_path)
 
 
+@pytest.mark.in_turn
 def test_clusters_of_two_devices_and_a_learned_stack_travel_whole(package: Path, tmp_path: Path) -> None:
     """The runs of a site lie beside its stack, which the worker has not either."""
     space = make_space(random_space(1) | {"hardware": ["mi355x", "h100"]}, environ={})

@@ -378,6 +378,7 @@ def refusals(answers: Sequence[Mapping[str, object]]) -> list[Mapping[str, objec
     return [answer for answer in answers if not answer["accepted"]]
 
 
+@pytest.mark.in_turn("judged")
 @pytest.mark.slow
 @pytest.mark.parametrize(("judge", "framework"), JUDGED)
 def test_frameworks_accept_a_sample(judge: str, framework: str, judged: Judged) -> None:
@@ -386,6 +387,7 @@ def test_frameworks_accept_a_sample(judge: str, framework: str, judged: Judged) 
     assert {name: refusals(answers) for name, answers in uniform.items() if refusals(answers)} == {}
 
 
+@pytest.mark.in_turn("judged")
 @pytest.mark.daily(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -542,6 +544,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.in_turn
 def test_one_folder_a_rank_holds_files_that_can_be_executed(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "files"
     done = CliRunner().invoke(app, ["export", str(run), "1-3", "--format", "primus", "--out", str(out)])

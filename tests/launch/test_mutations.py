@@ -18,6 +18,7 @@ SETTINGS = {"day": (14, 4), "whole": (100, 20)}
 """Settings that are changed of a file: of those that it gives, and of those that it leaves out."""
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "part", [pytest.param("day", marks=pytest.mark.slow), pytest.param("whole", marks=pytest.mark.full)]
 )

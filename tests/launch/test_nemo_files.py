@@ -50,6 +50,7 @@ def nemo_jobs(
     return list(jobs(make_space(space, name=model), count, seed))
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(3)
 @pytest.mark.parametrize("model", MODELS)
 def test_hydra_reads_every_override_and_the_fields_are_megatrons(model: str) -> None:
@@ -212,6 +213,7 @@ def test_a_head_in_mxfp8_and_older_names_are_switched_off() -> None:
     assert overrides(launch_files(replace(job, recipe="")).texts["nemo.sh"])["train.eval_iters"] is None
 
 
+@pytest.mark.in_turn
 def test_a_recipe_of_another_model_or_none_is_refused() -> None:
     job = nemo_jobs("llama3_8b", 1)[0]
     with pytest.raises(Inexpressible, match="trains Qwen/Qwen3-30B-A3B; recipes of llama3_8b: llama3_8b_pretrain"):

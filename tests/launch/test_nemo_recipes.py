@@ -52,6 +52,7 @@ def test_the_table_is_what_the_recipes_of_bridge_return() -> None:
     assert made == (ROOT / "spaces/keys/nemo_recipes.tsv").read_text()
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 def test_every_recipe_on_known_devices_is_read_or_refused_by_name(whole: bool) -> None:
@@ -110,6 +111,7 @@ def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:
         read_experiment(file)
 
 
+@pytest.mark.in_turn
 def test_recipes_change_no_size_of_their_model_but_the_two_that_are_read() -> None:
     for name, recipe in recipes().items():
         model = model_of_tokenizer(recipe.model)

@@ -200,6 +200,7 @@ def what_is_read(path: Path) -> Any:
     return dict(found.row), of_job, found.model, found.numbers, found.not_modelled
 
 
+@pytest.mark.in_turn
 def test_no_key_of_primus_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
 
@@ -260,6 +261,7 @@ OF_PRIMUS = ("add_bias_linear", "use_sink_attention", "sink_sliding_window", "si
 """Names of sizes that Megatron's command line does not have."""
 
 
+@pytest.mark.in_turn
 def test_no_argument_of_megatron_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
 

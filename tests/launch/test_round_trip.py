@@ -95,6 +95,7 @@ def compared(framework: str, folder: Path, first: int, count: int) -> list[list[
     return found
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("framework", MAIN_FILE)
 def test_a_launch_file_says_the_job_that_was_asked_for(framework: str, tmp_path: Path) -> None:
     assert not [one for one in compared(framework, tmp_path, 0, FEW) if one]

@@ -107,6 +107,7 @@ def megatron_log(folder: Path, number: int = 0, micro: int = 1) -> Path:
     return path
 
 
+@pytest.mark.in_turn
 def test_learn_writes_a_stack_and_its_runs_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     into = tmp_path / "sites"
@@ -143,6 +144,7 @@ def test_learn_writes_a_stack_and_its_runs_and_nothing_else(tmp_path: Path) -> N
     assert rate["tokens_per_s_per_gpu_low"] < rate["tokens_per_s_per_gpu"] < rate["tokens_per_s_per_gpu_high"]
 
 
+@pytest.mark.in_turn
 def test_before_the_first_run_the_stack_is_the_prior(tmp_path: Path) -> None:
     words = ["learn", "--as", "mine", "--into", str(tmp_path / "sites"), "--json"]
     refused = CliRunner().invoke(app, words)
@@ -181,6 +183,7 @@ def test_names_that_cannot_be_used_are_refused(tmp_path: Path, words: list[str],
     assert not (tmp_path / "sites").exists()
 
 
+@pytest.mark.in_turn
 def test_a_row_that_was_run_carries_its_rate_and_stands_by_it(tmp_path: Path) -> None:
     into, log = tmp_path / "sites", megatron_log(tmp_path)
     assert CliRunner().invoke(app, ["learn", str(log), "--as", "mine", "--into", str(into)]).exit_code == 0

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
@@ -46,6 +47,7 @@ def test_what_is_known_needs_no_run() -> None:
     assert regret(rates, np.full(100, 0.01)) == 0.0
 
 
+@pytest.mark.in_turn
 def test_the_command_names_ranks_and_regrets(tmp_path: Path) -> None:
     make_run(tmp_path)
     done = CliRunner().invoke(app, ["next", str(tmp_path / "run"), "--count", "2", "--json"])
@@ -60,6 +62,7 @@ def test_a_framework_that_no_log_names_is_refused() -> None:
     assert isinstance(done.exception, InputError) and "--framework nosuch: is no framework" in str(done.exception)
 
 
+@pytest.mark.in_turn
 def test_picks_are_written_as_launch_files(tmp_path: Path) -> None:
     make_run(tmp_path, framework="primus")
     words = [

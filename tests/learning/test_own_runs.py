@@ -103,6 +103,7 @@ def test_a_run_outside_the_space_is_a_row_and_what_it_reached_is_not_undercut(si
     assert rows.index(own) + 1 not in [pick["rank"] for pick in picked(site)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the shared logs")
 def test_a_torchtitan_run_that_the_memory_margin_leaves_out_is_ranked(tmp_path: Path) -> None:
     (tmp_path / "q14").mkdir()
@@ -150,6 +151,7 @@ def rerun_at(folder: Path, factor: float) -> None:
     write_records(faster, file)
 
 
+@pytest.mark.in_turn
 def test_a_run_has_one_rate_in_every_answer(site: Path) -> None:
     """The row of a run far behind the first rows: ranking.csv, screen, page, `--baseline`, `--why-not`, `project`."""
     of_log(site, tp=[1, 2], pp=[2, 1], micro_batch_size=[1, 2], fp8=["none", "hybrid"], tp_overlap=[False, True])

@@ -118,6 +118,7 @@ def test_without_runs_the_posterior_is_the_prior() -> None:
     assert not any(moved.any() for moved in posterior.moved)
 
 
+@pytest.mark.in_turn
 def test_the_order_of_runs_does_not_matter(learned: SiteStack) -> None:
     again = learn_stack("mine", learned.runs[::-1], framework="megatron-lm", without=COPIES)
     assert again.chosen.name == learned.chosen.name
@@ -175,6 +176,7 @@ def test_habits_that_no_file_has_are_written(tmp_path: Path, learned: SiteStack)
     assert load_stack(str(path)).host.host_race_power == slow.stack.host.host_race_power
 
 
+@pytest.mark.in_turn
 def test_quantiles_of_the_mixture_enclose_its_mean() -> None:
     hypotheses = shipped_hypotheses("nemo")
     references = [reference_of(run) for run in runs()[:3]]
@@ -206,6 +208,7 @@ def test_printed_devices_find_their_file(printed: str, file: str | None) -> None
     assert hardware_named(printed) == file
 
 
+@pytest.mark.in_turn
 def test_what_runs_say_of_a_model_counts_for_other_rows_of_it() -> None:
     """Runs of one model at 0.8 of the software's rate: other rows of it are known better than those of another."""
     hypotheses = shipped_hypotheses("megatron-lm", COPIES)
@@ -248,6 +251,7 @@ def test_a_learned_stack_claims_runs_of_a_family_that_it_saw_alone(learned: Site
     assert all(band.high / band.low < errors["moe"].high / errors["moe"].low for band in own)
 
 
+@pytest.mark.in_turn
 def test_runs_that_contradict_each_other_are_noticed_and_widen_the_bands(learned: SiteStack) -> None:
     first, second, *others = runs()[:4]
     halved = replace(second.measured, tokens_per_s_per_gpu=0.4 * second.tokens_per_s_per_gpu)
@@ -259,6 +263,7 @@ def test_runs_that_contradict_each_other_are_noticed_and_widen_the_bands(learned
     assert wider > 1.5 * agreed
 
 
+@pytest.mark.in_turn
 def test_software_that_is_one_factor_off_its_file_is_learned_as_that() -> None:
     """Every rate at 0.85 of a file's: two runs of one model tell those of another within 8 %."""
     every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE))) for run in runs()]
@@ -279,6 +284,7 @@ def test_the_rate_to_expect_after_own_runs_is_the_middle_of_their_band(learned: 
     assert site_ratio(cluster, load_model("mixtral_8x7b")) == pytest.approx(cluster.site.mean_ratio)
 
 
+@pytest.mark.in_turn
 def test_a_run_as_first_contact_expects_leaves_the_rates_of_others_alone() -> None:
     every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE)), framework=None) for run in runs()]
     first = every[0].cluster.site
@@ -293,6 +299,7 @@ def test_a_run_as_first_contact_expects_leaves_the_rates_of_others_alone() -> No
     assert site.learned.startswith(f"any new cluster {first.mean_ratio - 1.0:+.1%}, kernels")
 
 
+@pytest.mark.in_turn
 def test_a_stack_named_wrongly_is_doubted_when_its_runs_say_so() -> None:
     taught = runs()[::2]
     wrong, right = (learn_stack("mine", taught, base=base) for base in ("deepspeed_2021", SOFTWARE))
@@ -308,6 +315,7 @@ def test_records_point_to_a_stack_and_logs_of_a_launcher_do_not() -> None:
     assert suggested_by(runs()[:3]) is None
 
 
+@pytest.mark.in_turn
 def test_habits_of_the_runs_variant_are_learned_with_and_written(tmp_path: Path) -> None:
     eager = load_stack("torchtitan@2025-eager")
     every = [replace(run, cluster=replace(run.cluster, stack=eager), framework=None) for run in runs()[:6]]

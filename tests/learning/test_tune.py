@@ -118,6 +118,7 @@ def written(folder: Path, event: str) -> set[tuple[str, int]]:
     return found
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("parallel", "kills"),
@@ -157,6 +158,7 @@ except KeyboardInterrupt:
 """In a process of its own: in this one a callback of the garbage collector may be what a signal interrupts."""
 
 
+@pytest.mark.in_turn
 def test_trials_run_together_and_an_interrupt_leaves_none_running(run: Path, tmp_path: Path) -> None:
     found = looped(run, tmp_path / "both", trials=3, parallel=2)
     assert len({one.rank for one in found.outcomes}) == 3

@@ -27,6 +27,7 @@ def swept(tmp_path_factory):
     return table
 
 
+@pytest.mark.in_turn("swept")
 def test_a_sweep_is_a_csv_that_calibrate_reads(swept):
     from primus_search.measure.calibrate.points import KernelKind, read_points
 
@@ -36,6 +37,7 @@ def test_a_sweep_is_a_csv_that_calibrate_reads(swept):
     assert all(point.seconds > 0 for point in points)
 
 
+@pytest.mark.in_turn("swept")
 def test_a_sweep_becomes_the_table_of_a_hardware_file_and_moves_its_projections(swept, tmp_path):
     text = load_hardware("h100").path.read_text(encoding="utf-8")
     out = tmp_path / "hardware" / "mine.yaml"
@@ -82,6 +84,7 @@ def flat_sweep(path, *, kind, gpu, sweep):
     return ["collectives: this node has 1 device"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_the_gpu_benchmark_reports_layers_steps_and_memory(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("primus_search.measure.device.device_table.measure_device", flat_sweep)

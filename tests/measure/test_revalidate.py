@@ -154,6 +154,7 @@ def test_a_second_run_asks_the_cache_and_measures_nothing(host, tmp_path):
     assert (second.projection.step.total == first.projection.step.total).all()
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("worker", "verdict", "limit_s"),

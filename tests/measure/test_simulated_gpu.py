@@ -76,12 +76,14 @@ def test_a_sweep_of_a_known_device_gives_its_law_back_and_says_how_well(at_once,
     assert sum(len(stage.fitted) for stage in found.stages) <= 12
 
 
+@pytest.mark.in_turn
 def test_a_device_that_obeys_no_law_is_noticed_by_the_points_left_out(at_once, tmp_path):
     """Kernels three times slower or faster at random: no fit may call that well understood."""
     found = swept(at_once, tmp_path / "sweep.csv", noise=1.0)
     assert all(stage.median_error > 0.2 for stage in found.stages)
 
 
+@pytest.mark.in_turn
 def test_calibrating_a_device_twice_writes_the_same_file_which_says_where_its_numbers_are_from(at_once, tmp_path):
     out, table = tmp_path / "hardware" / "mine.yaml", tmp_path / "sweep.csv"
     out.parent.mkdir()
@@ -138,6 +140,7 @@ def test_every_layer_of_a_latent_mixture_runs_in_fp8_on_both_makers_devices(at_o
     assert ("aten::constant_pad_nd" in gpu.seconds_by_op) == bool(device_of)
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_layers_steps_and_memory_of_a_known_device_are_projected_within_what_is_wanted(at_once, tmp_path):
     options = argparse.Namespace(hardware="", sweep="full", out=tmp_path, minutes=10.0)

@@ -154,6 +154,7 @@ def night(started: str) -> Night:
     )  # fmt: skip
 
 
+@pytest.mark.in_turn
 def test_nights_at_once_lose_none(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     command = [sys.executable, "-c", WRITER, str(tmp_path)]

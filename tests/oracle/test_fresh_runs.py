@@ -46,7 +46,7 @@ def missed(reason: str) -> pytest.MarkDecorator:
 
 @lru_cache(maxsize=1)
 def left_out() -> Validation:
-    """Every run of every table, its rate and band from runs of other sources (half a minute)."""
+    """Every run of every table, its rate and band from runs of other sources: half a minute, its tests are `full`."""
     whole = validated(DATA / "trained_on.txt")
     return whole.with_rates(left_out_rates([row.run for row in whole.rows], "source"))
 
@@ -85,6 +85,7 @@ def verdicts_must_be_as_promised(outcome: Validation) -> None:
     assert not memory["ran_out"] or memory["false_fit"] <= FALSE_FIT
 
 
+@pytest.mark.full
 def test_every_row_is_read() -> None:
     assert {one.id: one.reason for one in of(FIRST_HALF).skipped} == {"h800q-10": WHOLE_EXPERTS}
     assert (len(of(LATER).rows), len(of(LATER).skipped)) == (42, 0)
@@ -95,6 +96,7 @@ def test_every_row_is_read() -> None:
     assert (len(of(NVIDIA).rows), len(of(NVIDIA).memory_only), len(of(NVIDIA).ran_out)) == (113, 1, 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "table",
     [
@@ -108,22 +110,26 @@ def test_tables_collected_later_are_met_as_promised(table: str) -> None:
     must_be_as_promised(of(table))
 
 
+@pytest.mark.full
 def test_bands_of_runs_left_out_hold_as_often_as_they_say() -> None:
     assert LEAST_COVERED <= coverage(left_out()) <= MOST_COVERED
 
 
+@pytest.mark.full
 def test_bands_of_the_tables_collected_later_hold_as_often_as_they_say() -> None:
     parts = [of(name) for name in COLLECTED_LATER]
     inside, weights = (np.concatenate(p) for p in zip(*((are_inside(o), o.weights) for o in parts), strict=True))
     assert LEAST_COVERED <= float((inside * weights).sum() / weights.sum()) <= MOST_COVERED
 
 
+@pytest.mark.full
 @missed("64 % of the 19 FP16 runs, Zero Bubble's and PaddlePaddle's; all others 80 % and more")
 def test_bands_hold_in_every_regime_of_ten_runs() -> None:
     found = [g for g in groups(left_out()) if g["grouping"] in REGIMES and g["rows"] >= REGIME_RUNS]
     assert {g["group"]: g["coverage_90"] for g in found if g["coverage_90"] < REGIME_LEAST} == {}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "table",
     [
@@ -136,6 +142,7 @@ def test_peaks_of_tables_collected_later_are_met_as_promised(table: str) -> None
     peaks_must_be_as_promised(of(table))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "table",
     [
@@ -154,6 +161,7 @@ def test_hardly_any_verdict_is_wrong(table: str) -> None:
     verdicts_must_be_as_promised(of(table))
 
 
+@pytest.mark.full
 def test_peaks_of_assumed_software_lie_where_its_verdicts_expect_them() -> None:
     """A run fits any device as large as its peak: of those said to fit one with a probability of 0.9, as many do."""
     rows = [row for row in (*left_out().rows, *left_out().memory_only) if row.run.cluster.stack.is_assumed]

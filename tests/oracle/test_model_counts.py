@@ -212,6 +212,7 @@ def test_keys_that_transformers_writes_of_itself_are_read(family: str, tmp_path:
     assert counts_default(family, tmp_path)
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 def test_every_decoder_of_transformers_is_counted_or_refused(whole: bool, tmp_path: Path) -> None:
@@ -362,6 +363,7 @@ def test_a_tower_counts_what_transformers_builds(family: str, tmp_path: Path) ->
     assert [tower.params for tower in load_model(str(path)).towers] == [built]
 
 
+@pytest.mark.in_turn
 def test_per_layer_embeddings_have_the_flops_that_torch_counts(tmp_path: Path) -> None:
     """Gemma 4 E: torch's counter over transformers' text model with them, less the same model without."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -149,6 +149,7 @@ def test_the_papers_own_search_has_the_spans_of_its_public_implementation() -> N
     assert compared > 400
 
 
+@pytest.mark.in_turn
 def test_the_bound_is_never_above_a_public_order_or_a_proven_optimum() -> None:
     placements = {"loop": "interleaved", "v": "dualpipev", "bidirectional": "dualpipe"}
     for row in rows():

@@ -45,6 +45,7 @@ def test_gathered_layers_and_unreduced_gradients_are_what_torch_holds(stack: str
     assert traced.resident_bytes == pytest.approx(8 * params / how.ranks, rel=1e-3)
 
 
+@pytest.mark.in_turn
 def test_buffers_do_not_grow_with_tokens_and_hardly_with_ranks() -> None:
     kind, few = LLAMA_70B.kinds[0], Shard(micro_batch_size=1, seq_length=1024)
     small = trace_sharded(LLAMA_70B, few, kind, TITAN)
@@ -53,6 +54,7 @@ def test_buffers_do_not_grow_with_tokens_and_hardly_with_ranks() -> None:
     assert large.buffers_bytes == pytest.approx(small.buffers_bytes, rel=0.01)
 
 
+@pytest.mark.in_turn
 def test_experts_in_a_group_of_their_own_are_not_reduced_beside_the_dense_weights() -> None:
     # The projection counts both as one group: an upper bound.
     shard, kind = Shard(micro_batch_size=1, seq_length=4096, ep=8), LITE.kinds[1]

@@ -54,7 +54,7 @@ CASES = [(name, words, knobs) for name in (DENSE, LATENT, EXPERTS) for words, kn
 CASES += [(name, words, knobs) for words, (names, knobs) in ONLY.items() for name in names]
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("name", "words", "knobs"), CASES, ids=[f"{name}: {words}" for name, words, _ in CASES])
 def test_projected_activations_and_flops_are_those_torch_counts(name, words, knobs):
     model = load_model(name)
@@ -79,7 +79,7 @@ def test_projected_activations_and_flops_are_those_torch_counts(name, words, kno
 TURBO = load_stack("primus_megatron")
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", [EXPERTS, LATENT])
 @pytest.mark.parametrize("recompute", [Recompute.MOE_ACTIVATION, Recompute.MOE_ACTIVATION | Recompute.LAYERNORM])
 @pytest.mark.parametrize("stage", [2, 3])

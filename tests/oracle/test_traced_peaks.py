@@ -120,6 +120,7 @@ def test_a_step_holds_what_is_projected(model: Model, adapters: Adapters | None,
     assert projected == pytest.approx(traced, rel=bar)
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(2)
 @pytest.mark.parametrize("window", [32, 256])
 @pytest.mark.parametrize("knobs", [KEPT, FULL], ids=["kept", "recomputed"])
@@ -157,6 +158,7 @@ def trained_peak(model: Model, c: Candidates, workload: Workload) -> float:
         gc.enable()
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "adapters", "knobs"),

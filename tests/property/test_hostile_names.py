@@ -169,6 +169,7 @@ def test_tables_hold_no_formula_and_give_back_what_was_written() -> None:
         assert [unguarded(cell) for cell in rows[0]] == ["label", name] and unguarded(rows[1][0]) == name
 
 
+@pytest.mark.in_turn
 def test_pages_hold_no_markup_of_a_name(run: SavedRun) -> None:
     data = content(run)
     plain = page(run, data)
@@ -238,6 +239,7 @@ def test_launch_files_execute_nothing_of_a_name(count: int, launched: dict[str, 
     assert not left and len(list(folder.iterdir())) <= len(scripts) + 20
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_tables_of_runs_give_back_hostile_words(ending: str, tmp_path: Path) -> None:
     cells = {"model": "llama3.1_8b", "hardware": "h100", "nodes": 2, "seq_length": 8192, "global_batch_size": 64}
@@ -297,6 +299,7 @@ def test_lines_of_logs_have_no_control_character() -> None:
         assert all(sign.isprintable() or sign in "\t\r\n\ud800" for sign in plain(name)), name
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 def test_figures_and_notebooks_show_names_as_text(run: SavedRun, whole: bool) -> None:
     for name in drawn("figures", NAMES, 12, whole=whole):

@@ -54,7 +54,7 @@ def hides_behind_another_layer(c: Candidates) -> Bools:
     return mask
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(100, 100 + max(SPACES // 3, 6)))
 def test_a_number_moves_every_row_the_same_way_and_no_memory(seed: int) -> None:
     enumerator = Enumerator(drawn(seed))

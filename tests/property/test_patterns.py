@@ -58,6 +58,7 @@ def slowness(name: str, pattern: Pattern, lengths: tuple[int, ...]) -> str:
     return ""
 
 
+@pytest.mark.in_turn("patterns")
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 def test_the_time_of_a_pattern_grows_no_faster_than_its_line(patterns: dict[str, Pattern], whole: bool) -> None:
     longest = drawn("patterns", patterns, LONGEST_OF_THE_DAY, whole=whole)
@@ -65,6 +66,7 @@ def test_the_time_of_a_pattern_grows_no_faster_than_its_line(patterns: dict[str,
     assert [said for name, pattern in patterns.items() if (said := slowness(name, pattern, lengths[name]))] == []
 
 
+@pytest.mark.in_turn("patterns")
 def test_patterns_are_found_by_import_and_in_the_source(patterns: dict[str, Pattern]) -> None:
     assert len(patterns) > 100
     assert any("_CLOCK" in name for name in patterns) and any(".py:" in name for name in patterns)

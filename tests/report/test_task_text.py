@@ -20,6 +20,7 @@ def asked(out: Path, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.in_turn
 def test_each_task_has_the_fewest_devices_on_which_it_fits(tmp_path: Path) -> None:
     lines = asked(tmp_path, "--task", "sft,lora,qlora", "--rank", "8")
     rows = {line.split()[0]: line for line in lines[1:4]}

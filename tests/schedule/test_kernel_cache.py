@@ -137,6 +137,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_a_command_runs_with_damaged_kernels(package: Path, tmp_path: Path) -> None:
     """As a full disk or a crash leaves them: empty files and cut ones, in the place where kernels are kept."""

@@ -3,12 +3,16 @@
 import os
 import random
 from collections.abc import Collection
+from datetime import date
 from typing import TypeVar
+from zlib import crc32
 
 import pytest
 
 DAY = "TEST_DAY"
 """Variable of the environment with the day whose samples are drawn."""
+DAYS = 6
+"""Days within which every long test has its turn."""
 TODAY_OR_ALL = [False, pytest.param(True, marks=pytest.mark.full)]
 """Parameters of a test that walks a list: what the day draws, and under `full` the whole of it."""
 
@@ -21,3 +25,8 @@ def drawn(name: str, ones: Collection[One], count: int, *, whole: bool = False) 
         return list(ones)
     places = set(random.Random(os.environ[DAY] + name).sample(range(len(ones)), count))
     return [one for place, one in enumerate(ones) if place in places]
+
+
+def is_turn(name: str) -> bool:
+    """Whether the day is the one of `DAYS` on which a long test of this name runs."""
+    return (date.fromisoformat(os.environ[DAY]).toordinal() + crc32(name.encode())) % DAYS == 0

@@ -100,6 +100,7 @@ UNDECIDED = ("LoopedBFS",)
 """What is judged otherwise on purpose: a schedule that is not modelled."""
 
 
+@pytest.mark.in_turn("judged")
 @pytest.mark.parametrize(
     ("release", "count", "seed"),
     [pytest.param(one, SHARES[one][0], 1, marks=[needs(one), pytest.mark.slow]) for one in SHARES]
@@ -126,6 +127,7 @@ def test_of_random_jobs_those_are_priced_that_the_framework_starts(
     assert len(wrong[False]) <= 0.01 * (count - legal), "illegal ones priced"
 
 
+@pytest.mark.in_turn("judged")
 @pytest.mark.slow
 @pytest.mark.parametrize("release", [pytest.param(one, marks=needs(one)) for one in SHARES])
 def test_a_framework_accepts_and_refuses_shares_of_them_each_for_many_reasons(release: str) -> None:

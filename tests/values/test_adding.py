@@ -211,6 +211,7 @@ def listed(title: str) -> set[str]:
     return {file for file in files if file.endswith((".py", ".toml", "/"))}
 
 
+@pytest.mark.in_turn
 def test_a_toy_knob_with_bytes_a_launch_key_and_a_log_line_needs_the_files_of_the_page(tmp_path: Path) -> None:
     edited(tmp_path, KNOB)
     logged(tmp_path, {"toy_modules": "['norms', 'heads']", "uses_toys": True})
@@ -221,12 +222,14 @@ def test_a_toy_knob_with_bytes_a_launch_key_and_a_log_line_needs_the_files_of_th
     assert listed("A knob") == of_cost
 
 
+@pytest.mark.in_turn
 def test_a_toy_schedule_needs_one_file(tmp_path: Path) -> None:
     edited(tmp_path, {"primus_search/schedule/algorithms/toy.py": (None, SCHEDULE)})
     run_in(tmp_path, OF_SCHEDULE)
     assert listed("A schedule") == {"primus_search/schedule/algorithms/"}
 
 
+@pytest.mark.in_turn
 def test_a_toy_cost_effect_needs_one_file(tmp_path: Path) -> None:
     edited(tmp_path, {"primus_search/cost/parts/layer.py": (None, EFFECT)})
     before, after = json.loads(run_in(ROOT, OF_EFFECT)), json.loads(run_in(tmp_path, OF_EFFECT))

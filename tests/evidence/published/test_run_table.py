@@ -492,6 +492,7 @@ def test_rates_of_a_fit_without_a_run_are_what_is_scored(tmp_path: Path) -> None
     assert scored.rows[0].memory == first.memory
 
 
+@pytest.mark.in_turn
 def test_a_band_of_left_out_runs_has_not_seen_the_group_it_is_laid_over(tmp_path: Path) -> None:
     rows = [LLAMA | {"id": f"x-{n}", "seq_len": str(1024 * (1 + n))} for n in range(20)]
     cases = [row.run for row in outcome_of(tmp_path, *rows).rows]

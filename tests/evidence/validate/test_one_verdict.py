@@ -30,6 +30,7 @@ def as_row_of_a_search(row: ScoredRun) -> tuple[float, str]:
     return found["fit_probability"], found["memory_verdict"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 @pytest.mark.parametrize("path", [ROOT / name for name in OWN] + [SHARED / "first_contact_2.csv"], ids=lambda p: p.stem)
 def test_validate_judges_as_run_and_project_do(path: Path, whole: bool, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def bands(log_error: float) -> dict[str, dict[str, Band]]:
     return assumed_bands(cases(), left_out, ["megatron_lm", "torchtitan"])
 
 
+@pytest.mark.in_turn
 def test_a_band_holds_what_other_stacks_would_have_done() -> None:
     low, high, runs = bands(0.0)["megatron_lm"][ASSUMED + "dense"]
     plain, _ = project_runs([made_with(case, "megatron_lm") for case in cases()])
@@ -56,6 +57,7 @@ def test_few_runs_reach_further_out_than_many() -> None:
     assert few[0] < many[0] < 0.0 < many[1] < few[1]
 
 
+@pytest.mark.in_turn
 def test_runs_whose_software_was_guessed_count_as_they_were_measured() -> None:
     known = cases()
     left_out = dict.fromkeys(HONEST, np.zeros(len(known)))

@@ -11,6 +11,7 @@ from tests.learning.test_site_stack import SOFTWARE, runs
 from tools.fit.own_runs import errors_after
 
 
+@pytest.mark.in_turn
 def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_does() -> None:
     every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE))) for run in runs()[:6]]
     rates = [0.85 * float(np.exp(log_rates(run.cluster.stack, [reference_of(run)])[0])) for run in every]
@@ -26,6 +27,7 @@ def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_do
         assert median <= p90 < 0.06 and inside == 1.0
 
 
+@pytest.mark.in_turn
 def test_runs_of_another_software_are_neither_learned_from_nor_scored() -> None:
     stacks = [load_stack(name) for name in (SOFTWARE, "deepspeed")]
     every = [replace(run, cluster=replace(run.cluster, stack=stacks[i // 3])) for i, run in enumerate(runs()[:6])]

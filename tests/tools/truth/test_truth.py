@@ -53,18 +53,21 @@ def losses(outcomes):
     return [outcome.value["losses"] for outcome in outcomes]
 
 
+@pytest.mark.in_turn("trained")
 @pytest.mark.slow
 def test_sharded_and_replicated_training_have_the_same_losses(trained):
     for sharded, replicated in zip(losses(trained[0]), losses(trained[1]), strict=True):
         assert len(sharded) == 2 and sharded == pytest.approx(replicated, rel=1e-5)
 
 
+@pytest.mark.in_turn("trained")
 @pytest.mark.slow
 def test_a_job_that_fails_is_a_verdict_and_the_jobs_after_it_run(trained):
     assert [outcome.verdict for outcome in trained[2]] == [ProcessVerdict.NOT_FINITE] * 2
     assert trained[2][0].cause == "NotFiniteError: the output holds NaN or infinity"
 
 
+@pytest.mark.in_turn("trained")
 @pytest.mark.slow
 def test_every_way_to_split_a_step_trains(trained):
     for value in (outcome.value for outcome in trained[3]):
