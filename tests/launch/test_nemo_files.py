@@ -5,7 +5,9 @@ import datetime
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,9 +22,12 @@ from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.nemo import fields_of
+from primus_search.values.machine.stack import number_of
 from primus_search.values.machine.state_formats import is_stacks_own
+from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs, verdicts
+from tests.support.random_jobs import recipes_of_presets
 from tools.class_fields import Sources
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
@@ -143,6 +148,28 @@ def test_a_difference_to_a_recipe_is_read_as_the_candidate(
         assert (read.model, read.seq_length, read.global_batch_size) == (job.model, 8192, 512)
 
 
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
+def test_a_difference_to_any_recipe_is_priced_as_the_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """Whatever priced setting a recipe has: the numbers of the stack and the workload are those of another's file."""
+    monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
+    path, named = (
+        tmp_path / "nemo.sh",
+        [(one, r) for one, by in recipes_of_presets().items() for r in by.get("pretrain", ())],
+    )
+    priced: dict[str, list[object]] = {}
+    job_of = cache(lambda model: nemo_jobs(model, 1)[0])
+    for model, recipe in drawn("recipes", named, 25, whole=whole):
+        with suppress(Inexpressible):
+            text = launch_files(replace(job_of(model), recipe=recipe)).texts[path.name]
+            path.write_text(text, encoding="utf-8")
+            read = read_experiment(path, 128)
+            numbers = {one.number: number_of(job_of(model).cluster.stack, one.number) for one in read.framework.decides}
+            found = [read.row, numbers | dict(read.numbers), read.workload]
+            assert priced.setdefault(model, found) == found, recipe
+
+
 @needs("nemo@26.08")
 @pytest.mark.slow
 def test_bridge_itself_starts_exports_over_recipes_of_both_kinds_and_differences_to_them(tmp_path: Path) -> None:
@@ -216,8 +243,10 @@ def test_a_head_in_mxfp8_and_older_names_are_switched_off() -> None:
 @pytest.mark.in_turn
 def test_a_recipe_of_another_model_or_none_is_refused() -> None:
     job = nemo_jobs("llama3_8b", 1)[0]
-    with pytest.raises(Inexpressible, match="trains Qwen/Qwen3-30B-A3B; recipes of llama3_8b: llama3_8b_pretrain"):
+    with pytest.raises(Inexpressible, match=r"trains Qwen/Qwen3-30B-A3B \(pretrain\); pretrain recipes of llama3_8b: "):
         launch_files(replace(job, recipe="qwen3_30b_a3b_pretrain_16gpu_h100_bf16"))
+    with pytest.raises(Inexpressible, match=r"\(sft\); pretrain recipes of llama3_8b: llama3_8b_pretrain"):
+        launch_files(replace(job, recipe="llama3_8b_sft"))  # scripts/training/run_recipe.py:_validate_recipe_mode
     with pytest.raises(InputError, match="'llama3_8b_pretran' is no recipe that is known; did you mean"):
         launch_files(replace(job, recipe="llama3_8b_pretran"))
 

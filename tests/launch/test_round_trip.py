@@ -34,6 +34,10 @@ FEW, MANY, PARTS = 24, 400, 5
 """Jobs of each format, and in `make test-full` of each of its parts."""
 
 
+def main_file(job: LaunchJob) -> str:
+    return str(job.framework.options.get("file") or MAIN_FILE[job.framework.launcher])
+
+
 def expected(job: LaunchJob) -> dict[str, object]:
     row = dict(job.row)
     layout = canonical(Layout.parse(row["pipeline_layout"]), job.model, row["pp"] * row["vpp"])
@@ -46,7 +50,7 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     texts = launch_files(job).texts
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    begun = start(folder / MAIN_FILE[job.framework.name], drawn.hardware, job.cluster.num_nodes)
+    begun = start(folder / main_file(job), drawn.hardware, job.cluster.num_nodes)
     found = begun.experiment
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}

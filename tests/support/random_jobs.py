@@ -12,7 +12,7 @@ import yaml
 
 from primus_search.base.errors import InputError
 from primus_search.declare import make_space
-from primus_search.launch.read.recipes import recipes
+from primus_search.launch.read.recipes import mode_of, recipes
 from primus_search.launch.write.job import LaunchJob
 from primus_search.models.presets import presets
 from primus_search.models.tokenizers import model_of_tokenizer
@@ -43,7 +43,7 @@ def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[Random
     while True:
         rng = random.Random(f"{framework} {number}")
         number += 1
-        model, recipe = _model(rng, framework, folder)
+        model, own = _model(rng, framework, folder)
         hardware = rng.choice(DRAWN["hardware"][framework.partition("@")[0]])
         lengths = folder / "lengths.txt"
         lengths.write_text("\n".join(str(int(rng.lognormvariate(6.5, 1.2)) + 1) for _ in range(400)))
@@ -51,33 +51,37 @@ def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[Random
             space = _space(rng, framework, model, lengths, hardware)
         except InputError:
             continue
+        mode = {"pretrain": "pretrain", "sft": "sft"}.get(space.workload.task, "lora")
+        recipe = rng.choice(own.get(mode, [""]))
+        if own and not recipe:
+            continue
         for job in jobs(space, PER_SPACE, seed=number):
             named = replace(job, recipe=recipe) if recipe and not model.endswith(".json") else job
             yield RandomJob(job=with_setting(rng, named), lengths=lengths, recipe=recipe, hardware=hardware)
 
 
-def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, str]:
-    """A preset, or the file of a configuration; and the recipe of Megatron-Bridge for it."""
-    own = recipes_of_presets() if framework == "nemo" else dict.fromkeys(presets(), ("",))
+def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[str, list[str]]]:
+    """A preset, or the file of a configuration; and the recipes of Megatron-Bridge for it by what they train."""
+    own = recipes_of_presets() if framework.startswith("nemo") else {name: {} for name in presets()}
     if rng.random() < 0.4:
         name = rng.choice(sorted(own))
-        return name, rng.choice(own[name])
-    family = rng.choice(sorted(DRAWN["models" if framework != "nemo" else "recipes"]))
+        return name, own[name]
+    family = rng.choice(sorted(DRAWN["recipes" if framework.startswith("nemo") else "models"]))
     path = folder / f"{family}.json"
     fields = DRAWN["models"][family].items()
     path.write_text(json.dumps({key: rng.choice(values) for key, values in fields}))
-    return str(path), DRAWN["recipes"].get(family, "")
+    return str(path), own.get(DRAWN["recipes"].get(family), {})
 
 
 @cache
-def recipes_of_presets() -> dict[str, list[str]]:
-    """Recipes that pretrain the model of a preset, by its name."""
-    found: dict[str, list[str]] = {}
+def recipes_of_presets() -> dict[str, dict[str, list[str]]]:
+    """Recipes of the model of a preset, by its name and what they train."""
+    found: dict[str, dict[str, list[str]]] = {}
     named = {preset.model: name for name, preset in presets().items()}
     for recipe, one in recipes().items():
-        model = model_of_tokenizer(one.model) if one.model and "pretrain" in recipe else None
+        model = model_of_tokenizer(one.model) if one.model else None
         if model in named:
-            found.setdefault(named[model], []).append(recipe)
+            found.setdefault(named[model], {}).setdefault(mode_of(recipe), []).append(recipe)
     return found
 
 

@@ -45,8 +45,8 @@ _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTA
 QUOTES = "'\""
 """Around a value in Hydra's grammar."""
 _GPUS = re.compile(r"_([0-9]+)gpu_")
-_TUNED = re.compile(r"_sft(?:_|$)")
-"""In the name of a recipe that starts from trained weights."""
+_MODE = re.compile(r"_(pretrain|sft|finetune|peft|lora|dora)(?:_|$)")
+"""In the name of a recipe: what it trains (scripts/training/recipe_metadata.py infer_recipe_mode)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def of_recipe(
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
     settings, adapters = {**of_length, **own, **kept, **changed}, keys_of(framework)
-    tuning = tuning_in(settings, adapters) or (SFT if _TUNED.search(one.name) else {})
+    tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) == "sft" else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
     read = replace(read, tuning=tuning)
@@ -113,6 +113,12 @@ def of_recipe(
         return read
     what = f"takes its model from {recipe.model}, which no preset is; give --model a preset or a config.json"
     return replace(read, model_problems=(Problem(path.name, what),))
+
+
+def mode_of(name: str) -> str:
+    """pretrain, sft or lora as the name of a recipe says it; empty where it does not."""
+    found = _MODE.search(name)
+    return {"finetune": "sft", "peft": "lora"}.get(found[1], found[1]) if found else ""
 
 
 def model_of(recipe: Recipe) -> Model | None:
@@ -192,14 +198,21 @@ def _precision(words: Sequence[str]) -> dict[str, Any]:
         return {}
     if name[:1] == "{":
         fields = _FIELD.findall(re.sub(r"\{[^{}]*\}", "", name[1:-1]))
-        return {**UNSCALED, "fp8_param_gather": False, **{key: written(value) for key, value in fields}}
+        return {**UNSCALED, **{key: written(value) for key, value in fields}}
     known = key_table(COMMANDS)["mixed_precision"]
     if name not in known:
         raise ValueError(f"mixed_precision={name}: a precision that is not read{did_you_mean(name, known)}")
-    return {**UNSCALED, **load_framework("nemo").spellings["fp8"].values[known[name]]}
+    own = {key: value for key, value in UNSCALED.items() if key not in GATHERED}
+    return {**own, **load_framework("nemo").spellings["fp8"].values[known[name]]}
 
 
-UNSCALED: Settings = {"fp8_format": None, "fp4_format": None, "fp8_recipe": None, "fp4_recipe": None}
+GATHERED = ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")
+"""What the name of a precision has as its format has it."""
+UNSCALED: Settings = {
+    **dict.fromkeys(("fp8_format", "fp4_format", "fp8_recipe", "fp4_recipe")),
+    **dict.fromkeys(("fp8_dot_product_attention", *GATHERED), False),
+}
+"""Fields of `MixedPrecisionConfig`, which takes the place of a recipe's."""
 _FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 """A field of a mapping in Hydra's grammar that is none itself."""
 

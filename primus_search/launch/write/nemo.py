@@ -16,7 +16,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
-from primus_search.launch.read.recipes import COMMANDS, Recipe, model_of, recipes
+from primus_search.launch.read.recipes import COMMANDS, Recipe, mode_of, model_of, recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
@@ -86,10 +86,12 @@ def difference(job: LaunchJob) -> dict[str, Any]:
     if recipe is None:
         raise InputError([Problem("--recipe", f"{name!r} is no recipe that is known{did_you_mean(name, recipes())}")])
     named = model_of(recipe)
-    if named is None or not _is_of(recipe, job.model):
-        own = sorted((one for one, r in recipes().items() if "pretrain" in one and _is_of(r, job.model)), key=len)
-        known = f"recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}" if own else "no recipe has this model"
-        raise Inexpressible(f"{name} trains {recipe.model or 'a model of its own'}; {known}")
+    mode = _mode(job) or "pretrain"
+    if named is None or not _is_of(recipe, job.model) or mode_of(name) not in ("", mode):
+        own = sorted((one for one, r in recipes().items() if mode_of(one) == mode and _is_of(r, job.model)), key=len)
+        listed = f"{mode} recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}"
+        trained = f"trains {recipe.model or 'a model of its own'} ({mode_of(name)})"
+        raise Inexpressible(f"{name} {trained}; {listed if own else f'no {mode} recipe has this model'}")
     table = argument_table("nemo")
     sizes = model_arguments(named, job.workload.seq_length, job.row["tp"], ())
     usual = table["off"] | fields_of(sizes) | _of_model(named)
@@ -104,8 +106,6 @@ def difference(job: LaunchJob) -> dict[str, Any]:
 HEAD_IN_FP8 = "model.fp8_output_proj"
 """Products of the head in MXFP8, which no candidate has; Megatron refuses it with another precision."""
 MOST_NAMED = 8
-OTHER_NAMES = {"num_moe_experts": "num_experts"}
-"""Fields that the table of recipes has under the name of Megatron's argument."""
 MISSING = object()
 
 
@@ -124,7 +124,8 @@ def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
     last = key.rpartition(".")[2]
     if key == "mixed_precision":
         return _precision(translated(load_framework("nemo"), recipe.settings)[0])
-    return recipe.settings.get(OTHER_NAMES.get(last, last), usual.get(key, MISSING))
+    argument = next((name for name, field in argument_table("nemo")["renamed"].items() if field == last), last)
+    return recipe.settings.get(last, recipe.settings.get(argument, usual.get(key, MISSING)))
 
 
 def _precision(said: Settings) -> dict[str, Any]:
@@ -146,13 +147,22 @@ def _activation(model: Model) -> str:
     return (model.constants.activation or "gelu") + clamp
 
 
+OF_MODE = {"lora": "LoRA, for example llama3_8b_peft_config", "sft": "SFT, for example llama3_8b_sft_config"}
+
+
+def _mode(job: LaunchJob) -> str:
+    """What Megatron-Bridge calls a job that starts from trained weights."""
+    return "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
+
+
 def by_hand(job: LaunchJob) -> list[str]:
     """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
-    model, lines = job.model, []
-    if model.adapters is not None:
-        lines.append(
-            "RECIPE: one of LoRA, for example llama3_8b_peft_config; checkpoint.pretrained_checkpoint, your data"
-        )
+    model, mode, lines = job.model, _mode(job), list[str]()
+    if mode:
+        named = f"RECIPE: one of {OF_MODE[mode]}; " if not job.recipe else ""
+        lines.append(f"{named}checkpoint.pretrained_checkpoint, your data")
+    if job.recipe:
+        return lines
     if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
@@ -163,7 +173,7 @@ def by_hand(job: LaunchJob) -> list[str]:
 def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     found = difference(job) if job.recipe else overrides(job)
-    mode = "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
+    mode = _mode(job)
     dataset = job.framework.options["tuned" if mode else "dataset"]
     if mode and not dataset and (not job.recipe or recipes()[_named(job)].settings.get("enable_offline_packing")):
         found |= argument_table("nemo")["unpacked"]

@@ -1,0 +1,46 @@
+"""Random jobs of each framework: its own checks accept every file, and every file reads back as its job."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from primus_search.launch.write.job import Inexpressible
+from tests.launch.test_launch_files import JUDGED, contract_of
+from tests.launch.test_round_trip import differences, main_file
+from tests.support.judge.checkouts import needs
+from tests.support.launched import verdicts
+from tests.support.random_jobs import random_jobs
+
+COUNT, FIRST = 400, 202_000
+"""Jobs of each release, and the number of the space that they begin with."""
+RELEASES = [*JUDGED, pytest.param("nemo@26.08", "nemo", marks=needs("nemo@26.08"))]
+
+
+def written_jobs(judge: str, folder: Path, first: int) -> Iterator[tuple[Path, str]]:
+    """Endless launch files of random jobs, each with its model and what comes back otherwise than it was written."""
+    contract = contract_of(judge)
+    for number, drawn in enumerate(random_jobs(contract, folder, first)):
+        own = folder / str(number)
+        own.mkdir()
+        with suppress(Inexpressible), pytest.MonkeyPatch.context() as environment:
+            environment.setenv("BRIDGE_PATH", "/opt/bridge")
+            environment.setenv("RECIPE", f"{drawn.recipe}_config")
+            lost = differences(drawn, own)
+            main = own / main_file(drawn.job)
+            if drawn.recipe and not drawn.job.recipe:  # a person names it
+                text = main.read_text(encoding="utf-8")
+                main.write_text(text.replace("set -euo", f"RECIPE={drawn.recipe}_config\nset -euo", 1))
+            yield main, f"{drawn.job.model.name} {', '.join(lost)}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("judge", "framework"), RELEASES)
+def test_frameworks_accept_random_jobs(judge: str, framework: str, tmp_path: Path) -> None:
+    assert judge.startswith(framework)
+    found = dict(islice(written_jobs(judge, tmp_path, FIRST), COUNT))
+    lost = [f"{file}: {one}" for file, one in found.items() if one.partition(" ")[2]]
+    refused = [one for one in verdicts(judge, list(found)) if not one["accepted"]]
+    assert (lost, refused) == ([], [])
