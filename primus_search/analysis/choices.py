@@ -98,15 +98,15 @@ def choices_of(
 
 
 def _of_measured_kind(rows: Sequence[Row], places: Sequence[int], job: Job) -> dict[int, str]:
-    """Where no run had the switches of the first row together, the best row of its format whose switches one had.
-
-    places: the first row's, then those that may stand beside it.
+    """Where no run had the switches of the first row together, or its regime, a best row of its format that runs speak
+    for. places: the first row's, then those that may stand beside it.
     """
     word, least = number_format(rows[0]), SLOWEST * rows[0][RATE]
     places = [p for p in places if number_format(rows[p]) == word and rows[p][RATE] >= least]
     table = Candidates.from_rows([{name: rows[p][name] for name in COLUMN_NAMES} for p in places])
     known = [p for p, is_known in zip(places, is_measured(job, table).tolist(), strict=True) if is_known]
-    return {place: "measured kind" for place in known[:1] if place != 0}
+    place = None if not known or known[0] == 0 else _nearest(known, rows)
+    return {} if place is None else {place: "measured kind"}
 
 
 def _when_faster(faster: "FasterIfMemorySaved") -> str:

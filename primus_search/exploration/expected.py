@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from primus_search.cost.confidence.coverage import had_regime
 from primus_search.cost.confidence.switch_evidence import unmeasured
 from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, site_ratio
 from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
+from primus_search.files.evidence_files import load_ranges
 from primus_search.space import Enumerator
 from primus_search.values.candidates import Bools, Candidates, Floats
 from primus_search.values.job import Job
@@ -39,8 +41,10 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
 
 
 def is_measured(job: Job, table: Candidates) -> Bools:
-    """Rows whose switches a run of the model on the device had on together, or that have none on."""
-    return ~unmeasured(table, _measured_part(job, _measured_switches(job.stack), table)[1])
+    """Rows whose regime a run on the device had, and whose switches one of the model had on together (or none on)."""
+    return had_regime(job, table, load_ranges()) & ~unmeasured(
+        table, _measured_part(job, _measured_switches(job.stack), table)[1]
+    )
 
 
 def _measured_part(job: Job, evidence: MeasuredSwitches, table: Candidates) -> tuple[Candidates, Candidates]:

@@ -124,7 +124,7 @@ def test_beside_switches_that_no_run_had_together_stands_the_best_row_of_a_measu
     ]
     picked = [one for one in answer.choices if one.when == "measured kind"]
     assert len(picked) == int(not known[0] and max(beside, default=0.0) >= SLOWEST * rows[0][RATE])
-    assert all(known[one.rank - 1] and one.rate == max(beside) for one in picked)
+    assert all(known[one.rank - 1] and one.rate >= (1.0 - TIE) * max(beside) for one in picked)
 
 
 def test_who_trains_in_bf16_finds_it_among_the_choices_however_slow(tmp_path: Path) -> None:

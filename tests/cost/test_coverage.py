@@ -1,15 +1,16 @@
 """Which parts of a projection rest on measured ranges: by shape, precision, device, scale and stack."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from primus_search.cost.confidence.coverage import Covered, coverage, in_words
+from primus_search.cost.confidence.coverage import Covered, coverage, had_regime, in_words
 from primus_search.cost.confidence.uncertainty import UNKNOWN, band
 from primus_search.files.evidence_files import load_ranges
 from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
-from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.ranges import Range, Ranges
@@ -41,16 +42,30 @@ def test_a_range_reaches_one_octave_beyond_its_ends() -> None:
 
 def test_common_shapes_on_a_measured_device_are_calibrated() -> None:
     parts = parts_of(load_cluster("h100", 4, "nemo_2024"))
-    assert [name for name, part in parts.items() if part.is_calibrated] == ["GEMM", "attention", "collectives", "stack"]
+    assert [name for name, part in parts.items() if part.is_calibrated] == [
+        *("GEMM", "attention", "collectives", "regime", "stack")
+    ]
     assert parts["GEMM"].why == "376 points of H100"
     assert parts["memory"].why == "no dense peak memory measured on H100"
 
 
 def test_a_device_nobody_measured_is_extrapolated_in_every_part() -> None:
     parts = parts_of(load_cluster("mi250x", 4), model="mixtral_8x7b", tp=1, ep=8)
-    assert set(parts) == {"GEMM", "attention", "grouped GEMM", "collectives", "memory", "stack"}
+    assert set(parts) == {"GEMM", "attention", "grouped GEMM", "collectives", "memory", "regime", "stack"}
     assert [name for name, part in parts.items() if part.is_calibrated] == []
     assert parts["stack"].why.endswith("was never fitted to MoE runs on MI250X")
+
+
+def test_a_regime_that_no_run_had_is_named() -> None:
+    """Runs with Megatron-FSDP on H100 accumulated, and one that had one micro-batch a step kept its activations."""
+    how: dict[str, Any] = {"tp": 1, "sharding": int(Sharding.MEGATRON_FSDP), "recompute": int(Recompute.FULL)}
+    parts = parts_of(load_cluster("h100", 16), **how)
+    words = "no dense run with Megatron-FSDP, full recompute, one micro-batch a step measured on H100"
+    assert (parts["regime"].is_calibrated, parts["regime"].why) == (False, words)
+    assert parts_of(load_cluster("h100", 16), tp=1)["regime"].is_calibrated
+    job = Job(MODEL, load_cluster("h100", 16), Workload(seq_length=8192, global_batch_size=1024))
+    table = Candidates.table(sharding=[int(Sharding.FSDP2), int(Sharding.MEGATRON_FSDP)], recompute=how["recompute"])
+    assert had_regime(job, table, load_ranges()).tolist() == [True, False]
 
 
 def test_a_precision_without_points_is_named() -> None:
@@ -93,8 +108,9 @@ def test_every_shipped_range_has_points_sizes_and_a_source() -> None:
     found = load_ranges()
     assert {"H100", "MI355X", "GB200", "primus_megatron"} <= set(found)
     for kinds in found.values():
-        for known in kinds.values():
-            assert known.points > 0 and known.low and known.source
+        for kind, known in kinds.items():
+            assert bool(known.low) is not kind.startswith("regime/")
+            assert known.points > 0 and known.source
 
 
 def test_a_range_that_is_no_box_is_refused() -> None:

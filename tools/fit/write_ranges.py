@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES, GB
+from primus_search.cost.confidence.coverage import regimes_of
 from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
 from primus_search.cost.laws import collectives
 from primus_search.cost.laws.collectives import Group
@@ -117,7 +118,6 @@ def _dispatch(row: dict[str, str]) -> tuple[str, int, int, float, float] | None:
 
 
 MOST_SOURCES = 2
-FEWEST = 1.0
 Sized = tuple[tuple[float, ...], str]
 """Sizes of one measured point, and where it is from."""
 
@@ -125,7 +125,7 @@ Sized = tuple[tuple[float, ...], str]
 def device_ranges(measurements: Path, training: Path) -> Ranges:
     """Ranges of every device that has a hardware file, by the device's name."""
     points = read_points(measurements)
-    peaks = _peaks(training)
+    trained = _peaks_and_regimes(training)
     found: dict[str, dict[str, Range]] = {}
     for file in names(Place.HARDWARE):
         name = load_hardware(file).name
@@ -133,7 +133,7 @@ def device_ranges(measurements: Path, training: Path) -> Ranges:
         gpu = name if name in known else name.partition("-")[0]
         sized = _kernels([point for point in points if point.gpu == gpu])
         _add_links(sized, measurements, gpu)
-        for kind, sizes in peaks.get(name, {}).items():
+        for kind, sizes in trained.get(name, {}).items():
             sized[kind] += sizes
         if sized:
             found[name] = _boxes(sized)
@@ -187,13 +187,14 @@ def _add_links(sized: dict[str, list[Sized]], measurements: Path, gpu: str) -> N
         sized[f"{kind}/{where}"].append(((float(size),), one.source))
 
 
-def _peaks(training: Path) -> dict[str, dict[str, list[Sized]]]:
+def _peaks_and_regimes(training: Path) -> dict[str, dict[str, list[Sized]]]:
     sized: dict[str, dict[str, list[Sized]]] = defaultdict(lambda: defaultdict(list))
     outcome = validated(training)
     for row in (*outcome.rows, *outcome.memory_only):
+        own, run = sized[row.run.cluster.accelerator.name], row.run
         if row.memory is not None:
-            kind = f"memory/{row.run.family}"
-            sized[row.run.cluster.accelerator.name][kind].append(((row.memory[1] / GB,), row.run.provenance.source))
+            own[f"memory/{run.family}"].append(((row.memory[1] / GB,), run.provenance.source))
+        own[regimes_of(run.job, run.candidates)[0]].append(((), run.provenance.source))
     return sized
 
 
@@ -214,8 +215,8 @@ def _box(points: Sequence[Sized], *, is_count: bool) -> Range:
         named += f" and {len(sources) - MOST_SOURCES} more"
     return Range(
         points=len(points),
-        low=tuple(min(column) for column in columns) if not is_count else (FEWEST, *map(min, columns[1:])),
-        high=tuple(max(column) for column in columns),
+        low=(1.0, *map(min, columns[1:])) if columns and is_count else tuple(map(min, columns)),
+        high=tuple(map(max, columns)),
         source=named,
     )
 

@@ -2,8 +2,9 @@
 
 A part is calibrated where the sizes this candidate asks of it lie among the sizes measured on this device, or within a
 factor of two of them (`ranges`): kernels by shape and precision, collectives by ranks and nodes, memory by peak, the
-stack by device, model family, precision, GPUs and sequence. Of GEMMs `ENOUGH` of the FLOPs have to. Everything else is
-extrapolated: the same law beyond its measurements, or the numbers of a sibling device.
+stack by device, model family, precision, GPUs and sequence, the regime by whether a run had it. Of GEMMs `ENOUGH` of
+the FLOPs have to. Everything else is extrapolated: the same law beyond its measurements, or the numbers of a sibling
+device.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from primus_search.cost.parts.embedding_and_head import head_operations, mtp_ope
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.mixer_operations import attention_family, unmeasured_mixers
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
-from primus_search.values.candidates import Candidates, Fp8
+from primus_search.values.candidates import Bools, Candidates, Fp8, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.kernel_tables import GROUPED
 from primus_search.values.machine.ranges import CAPACITY, Range, Ranges
@@ -62,8 +63,29 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
     found += judged("grouped GEMM", experts)
     found += judged("collectives", _collectives(job, one))
     found += judged("memory", [peak])
+    found += judged("regime", [_Asked(kind=regimes_of(job, one)[0], sizes=(), names=())])
     found.append(_stack(job, one, ranges))
     return tuple(_overridden(part, cluster.overridden) for part in found)
+
+
+def regimes_of(job: Job, table: Candidates) -> list[str]:
+    """How every row shards weights, repeats forwards and accumulates gradients: the kind of its range."""
+    columns = (table.sharding, table.recompute & int(Recompute.FULL), job.degrees(table).microbatches)
+    return [
+        f"regime/{job.model.family}/{_SHARDS.get(sharding, 'replicas')}, {'' if full else 'no '}full recompute, "
+        f"{'one micro-batch' if batches == 1 else 'micro-batches'} a step"
+        for sharding, full, batches in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+_SHARDS = {int(Sharding.FSDP2): "FSDP", int(Sharding.HSDP): "FSDP", int(Sharding.MEGATRON_FSDP): "Megatron-FSDP"}
+"""What shards weights; everything else keeps replicas of them."""
+
+
+def had_regime(job: Job, table: Candidates, ranges: Ranges) -> Bools:
+    """Rows whose regime a run of such a model on the device had."""
+    known = ranges.get(job.accelerator.name, {})
+    return np.array([regime in known for regime in regimes_of(job, table)], dtype=np.bool_)
 
 
 KERNELS = ("GEMM", "attention", "mixers", "grouped GEMM")
@@ -114,6 +136,9 @@ def _reason(wanted: _Asked, known: Range | None, beyond: int | None, device: str
 
 def _spoken(kind: str) -> str:
     law, _, which = kind.partition("/")
+    if law == "regime":
+        family, _, how = which.partition("/")
+        return f"{'MoE' if family == 'moe' else family} run with {how}"
     words = {"gemm": "GEMM", GROUPED: "grouped GEMM", "memory": "peak memory"}.get(law, law)
     if law == "mixer":
         return which
