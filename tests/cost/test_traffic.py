@@ -143,6 +143,16 @@ def test_backward_gathers_hide_behind_gemms_only_where_the_stack_runs_them_so() 
     assert exposed == pytest.approx(2 * all_gather_s(H100, TOKEN_BYTES, Group(8, 1)))
 
 
+def test_user_buffers_hide_nothing_over_nics() -> None:
+    """They are memory that one NVLink domain shares: a node of eight H100, a rack of GB200."""
+    rack = load_hardware("gb200").network
+    hiding = with_numbers(PLAIN, {"switched_tensor_overlap": 0.8})
+    for network, tp, hides in ((H100, 8, True), (H100, 16, False), (rack, 16, True)):
+        both = Candidates.table(tp=tp, sequence_parallel=True, tp_overlap=[False, True])
+        plain_s, hidden_s = tensor(both, stack=hiding, network=network, compute=1.0).forward.exposed_s
+        assert bool(hidden_s < plain_s) is hides
+
+
 def test_fp8_gathers_move_half_the_bytes() -> None:
     stack = with_numbers(PLAIN, {"has_fp8_tensor_gather": True})
     c = Candidates.table(tp=8, fp8=[int(Fp8.NONE), int(Fp8.HYBRID)])

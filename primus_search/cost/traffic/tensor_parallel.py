@@ -40,6 +40,8 @@ def tensor_parallel(job: Job, kind: LayerKind, c: Candidates, gemms_s: ArrayLike
         sequence parallel   forward AG + RS;  backward AG + RS + AG, of which RS + AG run beside a GEMM
         otherwise           forward AR;       backward AR, which runs beside a GEMM
         hidden forward = tensor_overlap * min(comm, GEMM); hidden backward adds the asynchronous half
+    Chunks that overlap with a GEMM go through memory that the devices of one fast domain share; over NICs only the
+    asynchronous halves are hidden. Source: NVIDIA/TransformerEngine#1071, and #1470 for domains of several nodes.
     """
     model, network, stack = job.model, job.network, job.stack
     blocks = num_split_blocks(model, kind)
@@ -53,6 +55,7 @@ def tensor_parallel(job: Job, kind: LayerKind, c: Candidates, gemms_s: ArrayLike
     sp = c.sequence_parallel
     scale = 1.0 / stack.efficiencies.network_efficiency
     overlap = np.where(c.tp_overlap, stack.communication.switched_tensor_overlap, stack.communication.tensor_overlap)
+    overlap = overlap * (c.tp <= network.domain_size)
     blocking = scale * np.where(sp, gather + scatter, reduce)
     beside_weight_grad = scale * np.where(sp, scatter, reduce)
     beside_input_grad = scale * np.where(sp, gather, 0.0)
