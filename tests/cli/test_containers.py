@@ -82,6 +82,7 @@ def test_kernels_are_kept_in_the_temporary_folder_there(where: str, folder: Path
     assert not (folder / "~").exists()
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize(
     "name",
     [pytest.param(FAST, marks=pytest.mark.slow), *(pytest.param(room, marks=pytest.mark.full) for room in ROOMS)],

@@ -35,7 +35,7 @@ def test_a_full_output_is_one_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", ['"a\\e[31mred"', '"two\\nlines"', '"' + "x" * 10_000 + '"', '"nul\\0"', '""'])
 def test_names_that_cannot_be_printed_are_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(SPACE.format(name))

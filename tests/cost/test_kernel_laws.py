@@ -9,15 +9,13 @@ from primus_search.cost.laws.attention import attended_pairs, attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.files.hardware_files import load_hardware
-from primus_search.files.search_path import FileKind, names
 from primus_search.values.candidates import Fp8, GroupedGemm
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.model.mixer import attended_tokens
+from tests.support.accelerators import ACCELERATORS
 
-DEVICES = {name: load_hardware(name).accelerator for name in names(FileKind.HARDWARE)}
-ALL = pytest.mark.parametrize("acc", DEVICES.values(), ids=list(DEVICES))
-H100, MI355X = DEVICES["h100"], DEVICES["mi355x"]
+ALL = pytest.mark.parametrize("acc", ACCELERATORS.values(), ids=list(ACCELERATORS))
+H100, MI355X = ACCELERATORS["h100"], ACCELERATORS["mi355x"]
 
 
 def call(acc: Accelerator, kernel: str = "sdpa", **changes: float | bool) -> tuple[float, float]:
@@ -42,7 +40,7 @@ def test_bf16_needs_no_cast(acc: Accelerator) -> None:
     assert quantize_s(acc, 1e9, Fp8.NONE) == 0
 
 
-@pytest.mark.parametrize("acc", [acc for acc in DEVICES.values() if not acc.fp8_peak_flops_per_s])
+@pytest.mark.parametrize("acc", [acc for acc in ACCELERATORS.values() if not acc.fp8_peak_flops_per_s])
 def test_a_recipe_the_device_lacks_runs_at_the_rate_of_bf16(acc: Accelerator) -> None:
     assert gemm_s(acc, 8192, 8192, 8192, Fp8.HYBRID) == pytest.approx(gemm_s(acc, 8192, 8192, 8192), rel=0.02)
 
@@ -109,7 +107,7 @@ def test_latent_heads_have_a_slow_backward_only_where_the_device_has_none() -> N
         latent = call(acc, kernel, kv_heads=32, qk_dim=192, v_dim=128)
         return latent[1] / latent[0]
 
-    assert ratio(DEVICES["mi300x"], "aiter") > 2.0 * ratio(DEVICES["h200"], "cudnn")
+    assert ratio(ACCELERATORS["mi300x"], "aiter") > 2.0 * ratio(ACCELERATORS["h200"], "cudnn")
 
 
 @ALL
@@ -132,7 +130,7 @@ def test_efficiency_of_a_grouped_product_falls_with_few_rows_per_expert() -> Non
 @pytest.mark.parametrize("gemm_pass", GemmPass)
 def test_fp8_gains_less_than_two_with_its_casts(gemm_pass: GemmPass) -> None:
     # Published gains of FP8 linears over BF16 lie between 1.2 and 1.7; never the factor 2 of the peaks.
-    for acc in (H100, MI355X, DEVICES["b200"]):
+    for acc in (H100, MI355X, ACCELERATORS["b200"]):
         bf16 = gemm_s(acc, 8192, 8192, 8192, Fp8.NONE, gemm_pass)
         fp8 = gemm_s(acc, 8192, 8192, 8192, Fp8.HYBRID, gemm_pass) + quantize_s(acc, 8192 * 8192, Fp8.HYBRID)
         assert 1.1 < bf16 / fp8 < 1.8

@@ -125,6 +125,7 @@ def test_a_space_made_in_python_is_the_one_of_the_file() -> None:
     assert made.axes == load(MINIMAL).axes
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", [name for name in names(FileKind.SPACE) if name != "tiny_host"])
 def test_every_space_that_ships_has_legal_candidates(name: str) -> None:
     assert Enumerator(load_space(name, environ={})).size > 0

@@ -18,6 +18,7 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line)[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
 
 
+@pytest.mark.in_turn
 def test_every_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = commands(PAGE)

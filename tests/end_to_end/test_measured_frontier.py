@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,18 @@ def on_a_device(job: Job, c: Candidates, projection: Projection, how: Any) -> Re
     )
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SavedRun:
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("untouched"), model="tiny", workload=WORKLOAD)
+
+
+@pytest.fixture(scope="module")
+def run(untouched: Path, tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
     """A run measured on that device later, as `bench` does."""
-    folder = make_run(tmp_path, model="tiny", workload=WORKLOAD)
-    monkeypatch.setattr(measuring, "revalidate", on_a_device)
-    top_up(folder, device="cuda", top_k=4, seconds=1.0, decide=decide)
+    folder = shutil.copytree(untouched, tmp_path_factory.mktemp("measured") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measuring, "revalidate", on_a_device)
+        top_up(folder, device="cuda", top_k=4, seconds=1.0, decide=decide)
     return SavedRun.open(folder)
 
 
@@ -92,8 +99,8 @@ def test_no_row_of_the_frontier_beats_another_on_the_same_evidence_and_the_chose
                 assert is_faster == (one["memory_bytes"] > other["memory_bytes"])
 
 
-def test_a_projected_row_stays_though_a_measured_one_is_better(run: SavedRun, tmp_path: Path) -> None:
-    before = SavedRun.open(make_run(tmp_path / "again", model="tiny", workload=WORKLOAD))
+def test_a_projected_row_stays_though_a_measured_one_is_better(run: SavedRun, untouched: Path) -> None:
+    before = SavedRun.open(untouched)
     looked_at = {knobs(row) for row in run.ranking if row["time_evidence"] == MEASURED}
     stayed = {knobs(row) for row in run.frontier if row["time_evidence"] == PROJECTED}
     assert stayed == {knobs(row) for row in before.frontier} - looked_at
@@ -126,16 +133,15 @@ def test_the_page_has_parts_that_sum_to_the_measured_figures(run: SavedRun) -> N
 
 
 def test_measuring_again_with_nothing_measured_gives_back_the_frontier_of_the_search(
-    run: SavedRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: SavedRun, untouched: Path, tmp_path: Path
 ) -> None:
-    untouched = make_run(tmp_path / "again", model="tiny", workload=WORKLOAD)
-    monkeypatch.undo()
-    found = CliRunner().invoke(app, ["bench", str(run.path), "--device", "trace", "--top", "1"])
+    again = shutil.copytree(run.path, tmp_path / "run")
+    found = CliRunner().invoke(app, ["bench", str(again), "--device", "trace", "--top", "1"])
     assert found.exit_code == 0, found.output
-    rows, wanted = (list(csv.DictReader((folder / "ranking.csv").open())) for folder in (run.path, untouched))
+    rows, wanted = (list(csv.DictReader((folder / "ranking.csv").open())) for folder in (again, untouched))
     assert [knobs(row) for row in rows] == [knobs(row) for row in wanted]
     assert {row["time_evidence"] for row in rows} == {PROJECTED}
-    facts = json.loads((run.path / "run.json").read_text())
+    facts = json.loads((again / "run.json").read_text())
     assert facts["best"]["memory_evidence"] == TRACED
 
 

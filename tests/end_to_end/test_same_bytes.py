@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from primus_search.base.errors import InputError, NothingFits
-from primus_search.exploration.engines import ray_engine
 from tests.support.kills import KEEP, Moment, Run, finished_here, kill_at
 from tests.support.random_spaces import random_space
 from tests.support.ray_cluster import two_nodes
@@ -96,7 +95,9 @@ def test_a_private_cluster_with_the_least_object_store_gives_the_bytes_of_one_pr
 ) -> None:
     ray = pytest.importorskip("ray")
     ray.shutdown()  # a private cluster is this process's only one
-    monkeypatch.setattr(ray_engine, "OBJECT_STORE_BYTES", 80 * 1024**2)  # Ray's least is 75 MB
+    monkeypatch.setattr(
+        "primus_search.exploration.engines.ray_engine.OBJECT_STORE_BYTES", 80 * 1024**2
+    )  # Ray's least is 75 MB
     space = space_file(seed, tmp_path)
     alone = searched(space, tmp_path / "one", workers=1)
     assert searched(space, tmp_path / "private", engine="ray", workers=2) == alone

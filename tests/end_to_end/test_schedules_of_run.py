@@ -14,6 +14,8 @@ from primus_search.cli import app
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from tests.support.small_runs import AXES, make_run
 
+pytestmark = pytest.mark.in_turn("run")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -19,6 +19,7 @@ def questions() -> list[list[str]]:
     return [shlex.split(line)[1:] for line in re.findall(r"^primus-search .*$", section, re.MULTILINE)]
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 def test_each_of_ten_questions_is_one_command_and_one_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -130,6 +130,7 @@ def test_a_folder_of_a_later_form_names_its_version(tmp_path: Path) -> None:
     assert f"in schema {SCHEMA + 1}; this is {__version__}, which reads up to schema {SCHEMA}" in str(caught.value)
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("name", sorted(names(FileKind.SPACE)))
 def test_a_shipped_space_is_the_same_read_back(name: str, tmp_path: Path) -> None:
     try:

@@ -96,6 +96,7 @@ def test_a_budget_alone_takes_the_earliest_that_it_pays() -> None:
     assert found.rung_of(found.best.choice).days == min(rung.days for rung in found.rungs)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("objective", "best"),
     [

@@ -11,6 +11,7 @@ from primus_search.exploration.neighbours import Evaluator, single_changes, valu
 from primus_search.space import Enumerator
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("hardware", ["h100", "mi300x", "mi355x"])
 def test_a_suggested_margin_fits(hardware: str) -> None:

@@ -111,6 +111,7 @@ print("checked" if found else "nothing listens")
 """
 
 
+@pytest.mark.in_turn
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_no_process_of_a_private_cluster_listens_beyond_this_machine() -> None:

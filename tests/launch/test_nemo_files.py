@@ -126,6 +126,7 @@ def test_formats_of_gradients_and_the_optimizer_are_set_whatever_the_recipe_has(
     assert found["mixed_precision"]["grad_reduce_in_fp32"] is False
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("model", "recipe"),
     [

@@ -60,6 +60,7 @@ def repeat(rng: random.Random, text: str) -> str:
     return text + text[rng.randrange(len(text) + 1) :]
 
 
+@pytest.mark.in_turn
 def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
     rng = random.Random(17)
     texts = ["\n".join(make()) + "\n" for make in LOGS.values()]

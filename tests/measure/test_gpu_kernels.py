@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.attention import varlen
 
 from primus_search.measure.device import device_table
 from primus_search.measure.isolate import ProcessOutcome, ProcessVerdict
@@ -28,7 +27,7 @@ def packed_attention(query, key, value, ends, ends_k, most, most_k, *, window_si
 
 
 def test_a_window_sees_as_many_keys_as_it_says_its_own_included(monkeypatch):
-    monkeypatch.setattr(varlen, "varlen_attn", packed_attention)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", packed_attention)
     q, k, v = torch.randn(2, 4, 12, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8)
     distance = torch.arange(12)[:, None] - torch.arange(12)
     seen = (distance >= 0) & (distance < 5)
@@ -40,7 +39,9 @@ def test_an_older_torch_or_a_cpu_has_no_window_and_says_so(monkeypatch):
     q = torch.randn(1, 2, 8, 4)
     with pytest.raises(MissingKernelError, match="no windowed attention kernel in torch for cpu"):
         core_attention(q, q, q, seq_length=8, window=4)
-    monkeypatch.setattr(varlen, "varlen_attn", lambda query, key, value, ends, ends_k, most, most_k: query)
+    monkeypatch.setattr(
+        "torch.nn.attention.varlen.varlen_attn", lambda query, key, value, ends, ends_k, most, most_k: query
+    )
     with pytest.raises(MissingKernelError, match="has no windowed attention"):
         _windowed(q, q, q, 4)
 

@@ -79,7 +79,7 @@ def beyond_the_band(name: str, stack: str, cases: list[tuple[str, Recompute, Fp8
     return {case: one for case, one in found.items() if abs(one - 1.0) > BAND}
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", [*DENSE, *EXPERTS])
 def test_traced_and_projected_activations_agree(name: str) -> None:
     assert not beyond_the_band(name, "megatron_core_2026", some_cases(name))

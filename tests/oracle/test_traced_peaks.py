@@ -110,7 +110,7 @@ def projected_and_traced(model: Model, adapters: Adapters | None, knobs: dict[st
     return [projected, traced_peak(job.model, c, workload)]
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("knobs", [KEPT, FULL], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("adapters", [None, ATTENTION, QUERIES_AND_VALUES], ids=["sft", "lora", "lora of q and v"])
 @pytest.mark.parametrize("model", [GPT, MOE], ids=["gpt", "moe"])

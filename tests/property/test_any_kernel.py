@@ -8,16 +8,14 @@ from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.files.hardware_files import load_hardware
-from primus_search.files.search_path import FileKind, names
 from primus_search.values.candidates import Fp8, GroupedGemm
 from primus_search.values.machine.accelerator import Accelerator
+from tests.support.accelerators import ACCELERATORS
 
-DEVICES = [load_hardware(name).accelerator for name in names(FileKind.HARDWARE)]
 SIZES = st.integers(1, 131_072)
 RECIPES = st.sampled_from(list(Fp8))
 PASSES = st.sampled_from(list(GemmPass))
-DEVICE = st.sampled_from(DEVICES)
+DEVICE = st.sampled_from(list(ACCELERATORS.values()))
 
 
 def peak_flops_per_s(acc: Accelerator, code: Fp8) -> float:

@@ -158,7 +158,7 @@ class Recording(Candidates):
         return {name: plain(self, name) for name in COLUMN_NAMES}
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("hardware", ["h100", "mi355x"])
 @pytest.mark.parametrize("model", [*MODELS, "qwen3.5_27b", "nemotron3_nano", "gpt_oss_20b"])
 def test_a_term_touches_no_column_that_its_key_lacks(model: str, hardware: str) -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.stats import t as student
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.confidence.uncertainty import Exposed, band, site_half_width
@@ -216,6 +215,8 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str], start: SiteErrors) -> SiteErrors:
     """Standard deviations of largest likelihood and the shift of publishers who are no makers; the rest stays."""
+    from scipy.stats import t as student
+
     certain = {name: [row for row in rows if not row.is_doubted] for name, rows in publishers.items()}
     every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in certain.items() if rows]
     errors, spreads, features, is_moe, is_named, is_makers, weights = (

@@ -19,8 +19,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, schedules
 
 from primus_search.measure.device.device_info import LARGEST_MMAP_THRESHOLD, resident_bytes
 from primus_search.measure.layer_bench import NotFiniteError, TimedPiece
@@ -263,6 +261,8 @@ def _tensor_parallel(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str
 
 
 def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
+    from torch.distributed.fsdp import fully_shard
+
     rank, microbatches = payload["rank"], payload["microbatches"]
     part, mesh = _whole(piece, rank), init_device_mesh("cpu", (payload["ranks"],))
     for layer in (*part.layers, part):
@@ -273,13 +273,15 @@ def _fsdp(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> 
 
 
 SCHEDULES = {
-    "1f1b": schedules.Schedule1F1B, "gpipe": schedules.ScheduleGPipe,
-    "interleaved": schedules.ScheduleInterleaved1F1B, "zbv": schedules.ScheduleZBVZeroBubble,
+    "1f1b": "Schedule1F1B", "gpipe": "ScheduleGPipe", "interleaved": "ScheduleInterleaved1F1B",
+    "zbv": "ScheduleZBVZeroBubble",
 }  # fmt: skip
 
 
 def _pipeline(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any]) -> Callable[[int], float]:
     """torch.distributed.pipelining; stages of equal numbers of layers, looped or V-shaped."""
+    from torch.distributed.pipelining import PipelineStage, schedules
+
     rank, ranks, vpp, microbatches = payload["rank"], payload["ranks"], knobs["vpp"], payload["microbatches"]
     last = ranks * vpp - 1
     per_stage = piece.model.num_layers // (last + 1)
@@ -290,7 +292,7 @@ def _pipeline(piece: TimedPiece, knobs: dict[str, Any], payload: dict[str, Any])
         for own, i in zip(layers, indices, strict=True)
     ]
     stages = [PipelineStage(part, i, last + 1, torch.device("cpu")) for part, i in zip(parts, indices, strict=True)]
-    made: Any = SCHEDULES[knobs["schedule"]]
+    made = getattr(schedules, SCHEDULES[knobs["schedule"]])
     schedule = made(stages[0] if vpp == 1 else stages, n_microbatches=microbatches, loss_fn=_given_loss)
 
     def loss_of(number: int) -> float:
