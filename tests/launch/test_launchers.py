@@ -708,7 +708,7 @@ def test_a_renamed_degree_is_that_of_the_contract(
 
 
 def test_every_table_means_names_that_exist() -> None:
-    sizes = {"seq_length", "global_batch_size", "copies", "packed", "gpus"}
+    sizes = {"seq_length", "global_batch_size", "copies", "packed", "gpus", "num_layers"}
     for name, one in launchers().items():
         assert one.source and (one.program or one.where or name in BACK_ENDS.values()), name
         if one.contract == ANY:

@@ -116,3 +116,16 @@ def test_a_file_of_one_recipe_is_that_recipe(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "def llama3_70b_pretrain_64gpu_h100_bf16_config():\n    ...\n")
     with pytest.raises(InputError, match="holds 2 recipes; name one"):
         read_experiment(path)
+
+
+@pytest.mark.parametrize(
+    "started", ["bash train.sh 2", "./train.sh 2", "srun -N 2 --label ./train.sh 2", "sh ./train.sh 2"]
+)
+def test_a_script_that_starts_one_beside_it_is_read_as_that(tmp_path: Path, started: str) -> None:
+    (tmp_path / "train.sh").write_text(
+        "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-2-7b-hf "
+        "--per_device_train_batch_size $1 --max_seq_length 2048"
+    )
+    (tmp_path / "start.sh").write_text(f"echo begin\n{started}\n")
+    job = read_experiment(tmp_path / "start.sh")
+    assert (job.row["micro_batch_size"], job.seq_length, job.world.gpus) == (2, 2048, 8)

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from primus_search.files.known_keys import key_table
+from primus_search.launch.read.launcher_table import launchers
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.hostile_lines import Pattern, Pump, hostile, line, patterns_of
 
@@ -22,8 +24,16 @@ TINY_S = 2e-3
 
 @pytest.fixture(scope="module")
 def patterns() -> dict[str, Pattern]:
-    """Every pattern of the package; not while tests are collected, as it imports and parses all modules."""
-    return patterns_of("primus_search")
+    """Every pattern of the package and of its tables; not while tests are collected, as it imports all modules."""
+    return patterns_of("primus_search") | patterns_of_tables()
+
+
+def patterns_of_tables() -> dict[str, Pattern]:
+    """Patterns that stand in the tables of launchers and of other files, by their text."""
+    others = key_table("other_files")
+    texts = [one for row in (*others["devices"], *others["kinds"]) for one in row[:-1]]
+    texts += [one for launcher in launchers().values() for one in (launcher.program, *launcher.parts.values())]
+    return {text: re.compile(text.removeprefix("!"), re.MULTILINE) for text in texts if text}
 
 
 def growth(pattern: Pattern, pump: Pump, length: int) -> float:
@@ -70,6 +80,7 @@ def test_the_time_of_a_pattern_grows_no_faster_than_its_line(patterns: dict[str,
 def test_patterns_are_found_by_import_and_in_the_source(patterns: dict[str, Pattern]) -> None:
     assert len(patterns) > 100
     assert any("_CLOCK" in name for name in patterns) and any(".py:" in name for name in patterns)
+    assert {"train_iters", "main_ppo"} <= {mark for mark in ("train_iters", "main_ppo") if mark in " ".join(patterns)}
 
 
 @pytest.mark.parametrize("text", [r"\s+#.*$", r"[a-z]+\d{2,3}", r"(?m)(?:^|;)\s*(\w+)=", r"(\d+:)?(\d+):(\d+)$"])

@@ -22,7 +22,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read import torchtitan
-from primus_search.launch.read.launchers import launcher_of, read_launcher
+from primus_search.launch.read.launchers import NotModelled, launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
     LOG_ARGUMENT,
@@ -31,14 +31,14 @@ from primus_search.launch.read.megatron_experiments import (
     of_script,
     of_settings,
 )
-from primus_search.launch.read.other_files import not_read, recipes_in
+from primus_search.launch.read.other_files import command, not_read, recipes_in
 from primus_search.launch.read.primus_experiments import of_primus
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
-from primus_search.launch.read.wrapped_scripts import script_in
+from primus_search.launch.read.wrapped_scripts import called_in, script_in
 from primus_search.values.model import Model
 
 
@@ -67,19 +67,24 @@ def read_experiment(
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
     with readable(shown(path)):
         reader = _reader_of(path, started + text)
+        if reader is None and is_shell and (called := called_in(path, text)):
+            reader = _reader_of(path, started + text + called)
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text))])
     with readable(shown(path)):
-        if path.suffix in OVERRIDDEN:
-            return reader(path, text, world, model, arguments)
-        return reader(path, started + text, world, model)
+        try:
+            if path.suffix in OVERRIDDEN:
+                return reader(path, text, world, model, arguments)
+            return reader(path, started + text, world, model)
+        except NotModelled as error:
+            raise ValueError(f"{error}; a job of its sizes is priced by {command(text)}") from None
 
 
 def _opened(path: Path) -> tuple[Path, str]:
     """A file with its text; the script that it wraps as a file beside it (`job.yaml:script`)."""
     text = read_text(path, most=MAX_TABLE_BYTES)
     if devices := next((what for has, what in key_table("other_files")["devices"] if re.search(has, text)), ""):
-        raise InputError([Problem(shown(path), devices)])
+        raise InputError([Problem(shown(path), f"{devices}; a job of its sizes is priced by {command(text)}")])
     script = script_in(path, text)
     inside = path.with_name(f"{path.name}:script")
     return (inside, script) if script and _reader_of(inside, script) else (path, text)

@@ -70,7 +70,7 @@ def _number(formula: str, known: Settings) -> int | None:
     text, _, condition = formula.partition(" where ")
     text, _, multiple = text.partition(" up to ")
     key, _, value = condition.partition("=")
-    if condition and not fits(known.get(key.strip()), value.strip()):
+    if condition and not (key.strip() in known and fits(known[key.strip()], value.strip())):
         return None
     total = 0.0
     for product in re.split(r" \+ | (?=- )", text):

@@ -27,9 +27,9 @@ _KIND = re.compile(
 def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | None, tuple[Problem, ...]]:
     """The model that a file names or sizes, and why there is none."""
     fields = {k.removeprefix(f"{launcher.config}."): v for k, v in given.items() if k.startswith(f"{launcher.config}.")}
-    named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
+    stated = {**launcher.defaults, **given}
+    named = next((str(one) for key in launcher.model if (one := stated.get(key)) and one is not True), "")
     if launcher.config and fields and (_family(launcher, fields) or not named):
-        stated = {**launcher.defaults, **given}
         tokenizer = next((str(stated[key]) for key in launcher.tokenizer if stated.get(key)), "")
         return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
     resized = next((key for key in given if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
@@ -78,7 +78,8 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     tail = name.strip().rstrip("/").rpartition("/")[2].lower()
     tails = {t.rpartition("/")[2].lower(): preset for preset in presets().values() for t in preset.tokenizers}
     tails |= {_KIND.sub("", tail): preset for tail, preset in tails.items() if _KIND.sub("", tail) not in tails}
-    found = next((tails[one] for one in (tail, _KIND.sub("", tail)) if one in tails), None)
+    tries = (tail, tail.rpartition("--")[2], tail.partition("_")[2])  # of a cache, or behind the owner, in one folder
+    found = next((tails[one] for name in tries for one in (name, _KIND.sub("", name)) if one in tails), None)
     part = language_part(name)
     if found or part:
         return found.model if found else load_preset(part).model

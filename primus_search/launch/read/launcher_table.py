@@ -20,6 +20,7 @@ class Launcher:
 
     contract     the contract whose keys are meant; any: the names on the right are axes of ours
     program      of a script: what the command that starts it has (a regular expression)
+    is_command   whether it is started by that alone, never by a document
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
@@ -34,6 +35,7 @@ class Launcher:
     formulas     settings that several keys give, as sums of products; the first whose keys are all known counts;
                  fields of the config.json below `config`, too
     defaults     what the launcher takes where a file does not say, under the contract's names, beside its own
+    assumed      settings that neither a file nor the launcher gives: the value taken, and why, which is said
     overrules    settings that a value of a key means whatever else the file says
     adapters     keys under which a part of the weights is trained that is not modelled, and the values that say so
     lora, policy, packing  what it calls the settings of low-rank adapters, of a policy that is trained, and of how rows
@@ -47,6 +49,7 @@ class Launcher:
     source: str
     contract: str = ANY
     program: str = ""
+    is_command: bool = False
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = ()
@@ -67,6 +70,7 @@ class Launcher:
     translated: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
+    assumed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     overrules: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     lora: LoraKeys = field(default_factory=LoraKeys)

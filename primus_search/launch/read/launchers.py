@@ -18,6 +18,7 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
@@ -30,6 +31,7 @@ from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS, started_with
 from primus_search.launch.script import bash
+from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
 from primus_search.values.candidates import DEFAULTS
@@ -51,7 +53,7 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, text, one)[0] if has_command else given
         if (
-            (has_command or not is_script)
+            (has_command or not (is_script or one.is_command))
             and one.where
             and all(holds(given, dict([pair])) for pair in one.where.items())
         ):
@@ -75,14 +77,18 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
     given: dict[str, Any] = {}
     for word in words:
         name = word.rpartition("=")[2]
-        file = path.parent / Path(name).name
-        if name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name) and file.is_file():
+        is_document = name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name)
+        if is_document and (file := beside(path.parent, name)):
             given |= settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
     for key, value in _words(words):
         given[key] = written(value)
+    if program := next((Path(word).stem for word in words if word.endswith(".py")), ""):
+        given[PROGRAM] = program
     return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
+PROGRAM = "program of the command"
+"""The key under which a table finds the name of the Python file that a command starts."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
@@ -153,16 +159,15 @@ def of_given(
     for key, reasons in launcher.refused.items():
         why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
         if why:
-            raise ValueError(f"{key}: {shortened(given[key])}: {why}")
+            raise NotModelled(f"{key}: {shortened(given[key])}: {why}")
     found, notes = _renamed(launcher, given)
     loaded, problems = (model, ()) if model else model_of(path, launcher, given)
-    named = next((str(given[key]) for key in launcher.model if given.get(key)), "")
+    named = next((str(stated[key]) for key in launcher.model if stated.get(key)), "")
     if not model and (part := language_part(named)):
         notes.append(f"of {named} the language model ({part}) is priced, towers for images and sound are not")
     elif not model and loaded and (base := named_after(named)):
         notes.append(f"{named} is taken as {base}, by its name")
-    if BITS.search(named):
-        notes.append(f"{named}: weights in fewer bits (not priced: less memory, slower)")
+    notes += [f"{named}: {said}" for has, said in key_table("language_parts")["said"].items() if re.search(has, named)]
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
     missing = sorted({name for key in counts & found.keys() for name in UNSET.findall(str(found[key]))})
@@ -174,6 +179,8 @@ def of_given(
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         sizes = ("global_batch_size", "micro_batch_size")
         found |= {name: 2 * whole(name, found[name], least=1) for name in sizes if name in found}
+    assumed = {key: row for key, row in launcher.assumed.items() if _is_open(launcher, key, found, stated)}
+    found |= {key: value for key, (value, _) in assumed.items()}
     found |= sized(launcher, given, found, started.gpus or world, loaded)
     found = {key: as_script_text(value) if isinstance(value, str) else value for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract
@@ -188,22 +195,34 @@ def of_given(
         stacks=launcher.stacks,
         written={},
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
-        assumed=(*(full_rows(packing) or read.assumed), *launcher.notes),
+        assumed=(
+            *(f"{key} = {value}: {why}; --set {key}=N changes it" for key, (value, why) in assumed.items()),
+            *(full_rows(packing) or read.assumed),
+            *launcher.notes,
+        ),
     )
 
 
-BITS = re.compile(r"gptq|awq|int[48]|[48]bit|bnb|nf4", re.IGNORECASE)
-"""What the name of a model has whose weights are in fewer bits."""
+def _is_open(launcher: Launcher, key: str, found: Settings, stated: Settings) -> bool:
+    """Whether neither the file nor a default or a formula of its launcher gives a setting."""
+    given = found.get(key, launcher.defaults.get(key))
+    return given is None and not first_known(launcher.formulas.get(key, ()), stated)
+
+
 OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
 """Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
 
 
+class NotModelled(ValueError):
+    """What a job does that is not modelled; another job of its sizes may be priced."""
+
+
 def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
-    """Raises ValueError that names the setting under which a part of the weights is trained that is not modelled."""
+    """Raises `NotModelled` with the setting under which a part of the weights is trained that is not modelled."""
     for key, value in given.items():
         says = next((pattern for name, pattern in own.items() if fnmatchcase(key, name)), "")
         if says and not is_off(value) and fits(value, says):
-            raise ValueError(
+            raise NotModelled(
                 f"{key}: {shortened(value)} trains a part of the weights that is not modelled; "
                 "low-rank adapters and fine-tuning of all weights are"
             )
@@ -231,6 +250,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
     """Settings under the names of the contract, and a note of each that is not among them."""
     found: dict[str, Any] = {}
     notes: list[str] = []
+    elsewhere = _read_elsewhere(launcher)
     for key, value in given.items():
         if meanings := launcher.translated.get(key):
             meant = next((one for words, one in meanings.items() if fits(value, words)), None)
@@ -238,7 +258,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
             notes += [] if meant is not None else [_unpriced(launcher, key, value)]
         elif key in launcher.renamed:
             found[launcher.renamed[key]] = value
-        elif (role := _role(launcher, key)) is KeyRole.SETTING:
+        elif (role := _role(launcher, key, elsewhere)) is KeyRole.SETTING:
             found[_bare(launcher, key)] = value
         elif role is KeyRole.NOTED and not is_off(value):
             notes.append(_unpriced(launcher, key, value))
@@ -255,9 +275,9 @@ class KeyRole(Enum):
     QUIET = "quiet"
 
 
-def _role(launcher: Launcher, key: str) -> KeyRole:
+def _role(launcher: Launcher, key: str, elsewhere: set[str]) -> KeyRole:
     """The first of the ranks that has a key: single names before patterns of names, whatever patterns they fit."""
-    bare, elsewhere = _bare(launcher, key), _read_elsewhere(launcher)
+    bare = _bare(launcher, key)
     ranks = (
         (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, KeyRole.QUIET),
         (bare in settings_read(launcher.contract), KeyRole.SETTING),
@@ -278,7 +298,7 @@ def _bare(launcher: Launcher, key: str) -> str:
 
 def _read_elsewhere(launcher: Launcher) -> set[str]:
     """Names of keys, which may have `*`, that say something else than a setting of the contract."""
-    read = {f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
+    read = {PROGRAM, f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
     return read | {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
 
 

@@ -37,10 +37,15 @@ def not_read(path: Path, text: str) -> str:
         return f"holds {len(names)} recipes; name one: primus-search project --recipe {names[0]} ({shown})"
     kind = next(
         what
-        for end, has, what in key_table("other_files")["kinds"]
-        if re.search(end, path.name) and re.search(has, text, re.MULTILINE)
+        for end, *marks, what in key_table("other_files")["kinds"]
+        if re.search(end, path.name) and all(_has(text, mark) for mark in marks)
     )
     return f"{kind}; the same job is priced by {command(text)}"
+
+
+def _has(text: str, mark: str) -> bool:
+    """Whether a text has a mark, a pattern; one that begins with `!` is lacked."""
+    return (re.search(mark.removeprefix("!"), text, re.MULTILINE) is None) is mark.startswith("!")
 
 
 def command(text: str) -> str:

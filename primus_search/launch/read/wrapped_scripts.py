@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import parse
+from primus_search.launch.script.files_beside import beside
 
 _WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|command):", re.MULTILINE)
 """A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""
@@ -34,6 +36,21 @@ def script_in(path: Path, text: str) -> str:
     except InputError:
         return ""
     return "\n".join(line for one in documents for line in _lines(one))
+
+
+_CALLED = re.compile(
+    r"(?:^|[\s;&|(])(?:(?:bash|sh|source|\.|sbatch|srun)[ \t](?:[^\n;&|]{0,200}?[ \t])?|(?=\./))"
+    r"['\"]?([\w./${}-]{1,200}\.(?:sh|slurm|sbatch|bash))"
+)
+"""A script that a command of a script starts."""
+
+
+def called_in(path: Path, text: str) -> str:
+    """The texts of the scripts beside a script that it starts by name."""
+    files = (beside(path.parent, name) for name in dict.fromkeys(_CALLED.findall(text)))
+    return "\n".join(
+        read_text(file, most=MAX_TABLE_BYTES) for file in files if file and file.resolve() != path.resolve()
+    )
 
 
 def _lines(node: Any) -> Iterator[str]:

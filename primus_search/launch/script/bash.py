@@ -14,12 +14,14 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
+from primus_search.launch.script.files_beside import beside
+from primus_search.launch.script.shell_output import output_of
 from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
 from primus_search.launch.script.shell_variables import MARK, UNSET, Variables
 
@@ -38,10 +40,6 @@ _RUNS_FILES = (*_SHELLS, "sbatch", "source", ".")
 _PASSES_ON = ("exec", "time", "nohup", "command", "builtin", "sudo", "then", "do")
 _SILENT = ("mkdir", "cd", "trap", "ulimit", "wait", "sleep", "pushd", "popd", "rm", "cp", "mv", "tee", "true",
            "set", ":")  # fmt: skip
-
-
-MOST_ABOVE = 5
-"""Folders above the one of a script in which a file that it names is sought."""
 
 
 @dataclass(eq=False)
@@ -71,7 +69,7 @@ def followed(
     """A script followed to its end; `choices` answer its tests by where they stand.
 
     An `exit` behind a guess says that the guess is wrong: it is turned. One behind a test for an empty variable says
-    that whoever starts the script fills it in: it is a variable without a value from there on.
+    that it is filled in by hand: it is a variable without a value from there on.
     """
     environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
     while True:
@@ -327,7 +325,7 @@ class Script:
                     return self._inner(words[option + 1], words[option + 3 :])
             if word.startswith("--wrap="):
                 return self._inner(word.removeprefix("--wrap="), [])
-            if word in _RUNS_FILES and (rest := [one for one in words[i + 1 :] if not one.startswith("-")]):
+            if rest := _script_run(words, i):
                 text = self.documents.get(rest[0])
                 text = self.variables.filled(text) if text is not None else self._beside(rest[0])
                 if text is not None and word in ("source", "."):
@@ -352,18 +350,12 @@ class Script:
             self.variables.arguments = outer
 
     def _beside(self, name: str) -> str | None:
-        """The text of a file of the script's folder, by the last parts of its name, or of a folder above by all."""
-        parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
-        folder = (self.folder or Path()).resolve()
-        places = [Path(folder, *parts[n:]) for n in range(len(parts))]
-        places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1]
-        for path in places if self.folder else ():
-            if path.is_file():
-                try:
-                    return read_text(path, most=MAX_TABLE_BYTES)
-                except InputError:
-                    return None
-        return None
+        """The text of a file that is found by its name; None where there is none."""
+        path = beside(self.folder, name) if self.folder else None
+        try:
+            return read_text(path, most=MAX_TABLE_BYTES) if path else None
+        except InputError:
+            return None
 
     def _option(self, names: list[str]) -> bool:
         """`getopts`: the next option among the arguments."""
@@ -465,32 +457,20 @@ class Script:
 
     def _says(self, words: list[str]) -> bool:
         """Whether a command only writes text, which is kept for the `$(...)` around it."""
-        name, rest = words[0], [word for word in words[1:] if word not in ("-n", "-e", "--", "-P", "-L")]
-        first, last = (rest[0], rest[-1]) if rest else ("", "")
-        if name == "printf" and first == "-v":
-            self.variables.values[rest[1]] = rest[2].replace("%s", rest[3], 1) if len(rest) > 3 else ""
+        if words[:2] == ["printf", "-v"]:
+            self.variables.values[words[2]] = words[3].replace("%s", words[4], 1) if len(words) > 4 else ""
             return True
-        text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": "."}.get(name)
-        if name == "printf":
-            text = first.replace("%s", last, 1).removesuffix("\\n")
-        elif name == "basename":
-            text = PurePosixPath(first).name.removesuffix(last if len(rest) > 1 else "")
-        elif name == "dirname":
-            text = str(PurePosixPath(first).parent)
-        elif name == "expr":
-            text = self.variables.number(" ".join(rest))
-        elif name == "bc" and self._said:
-            text = self.variables.number(self._said.pop())
-        elif name == "cut" and self._said and (cut := re.search(r"-f ?(\d)", " ".join(rest))):
-            sign = re.search(r"-d ?(\S)", " ".join(rest))
-            parts = self._said.pop().split(sign[1] if sign else "\t")
-            text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
-        elif name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", one) for one in rest):
-            ends = [1, *map(int, rest)] if len(rest) == 1 else [*map(int, rest)]
-            step = ends[1] if len(ends) == 3 else 1
-            text = "\n".join(map(str, range(ends[0], ends[-1] + (1 if step > 0 else -1), step or 1)))
+        text = output_of(words, self._said, self.variables.number)
         self._said += [text] if text is not None else []
         return text is not None
+
+
+def _script_run(words: list[str], i: int) -> list[str]:
+    """The script that the word at a place starts, and its arguments; empty where it starts none."""
+    rest = [one for one in words[i + 1 :] if not one.startswith("-")]
+    if words[i] == "srun":
+        return rest[next((n for n, one in enumerate(rest) if one.endswith(".sh")), len(rest)) :]
+    return rest if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
 
 
 def short(text: str) -> str:

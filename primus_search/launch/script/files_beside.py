@@ -1,0 +1,20 @@
+"""Files that a script names by paths of the machine it was written for.
+
+beside(Path("examples/llama"), "/workspace/examples/llama/common.sh")     # examples/llama/common.sh
+"""
+
+from pathlib import Path, PurePosixPath
+
+from primus_search.launch.script.shell_variables import UNSET
+
+MOST_ABOVE = 5
+"""Folders above the one of a script in which a file that it names is sought."""
+
+
+def beside(folder: Path, name: str) -> Path | None:
+    """A file of a folder, by the last parts of its name, or of a folder above by all of them."""
+    parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
+    folder = folder.resolve()
+    places = [Path(folder, *parts[n:]) for n in range(len(parts))]
+    places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1]
+    return next((path for path in places if path.is_file()), None)

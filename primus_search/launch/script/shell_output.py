@@ -1,0 +1,34 @@
+"""The text that programs write whose output follows from their words: echo, printf, basename, cut, seq ...
+
+output_of(["basename", "a/b.sh", ".sh"], [], number)     # "b"
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+
+def output_of(words: list[str], piped: list[str], number: Callable[[str], str]) -> str | None:
+    """The text that a command writes; None where only a run has it. `piped`: texts before it, of which it takes one."""
+    name, rest = words[0], [word for word in words[1:] if word not in ("-n", "-e", "--", "-P", "-L")]
+    first, last = (rest[0], rest[-1]) if rest else ("", "")
+    text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": "."}.get(name)
+    if name == "printf":
+        text = first.replace("%s", last, 1).removesuffix("\\n")
+    elif name == "basename":
+        text = PurePosixPath(first).name.removesuffix(last if len(rest) > 1 else "")
+    elif name == "dirname":
+        text = str(PurePosixPath(first).parent)
+    elif name == "expr":
+        text = number(" ".join(rest))
+    elif name == "bc" and piped:
+        text = number(piped.pop())
+    elif name == "cut" and piped and (cut := re.search(r"-f ?(\d)", " ".join(rest))):
+        sign = re.search(r"-d ?(\S)", " ".join(rest))
+        parts = piped.pop().split(sign[1] if sign else "\t")
+        text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
+    elif name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", one) for one in rest):
+        ends = [1, *map(int, rest)] if len(rest) == 1 else [*map(int, rest)]
+        step = ends[1] if len(ends) == 3 else 1
+        text = "\n".join(map(str, range(ends[0], ends[-1] + (1 if step > 0 else -1), step or 1)))
+    return text

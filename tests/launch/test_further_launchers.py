@@ -1,0 +1,111 @@
+"""Jobs of launchers with few files each, read through their tables: what a file is, and what it leaves open."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.experiment_space import space_of
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.learning.started_experiment import start
+
+TUNE = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 2"
+FILES = {
+    "paddle.json": """{"model_name_or_path": "meta-llama/Meta-Llama-3-8B", "input_dir": "./data",
+        "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "tensor_parallel_degree": 2,
+        "pipeline_parallel_degree": 1, "sharding": "stage2", "sequence_parallel": 0, "max_seq_length": 4096,
+        "recompute": true}""",
+    "oat.sh": """deepspeed --module oat.experiment.run_offline --gpus 8 --gradient-checkpointing --algo DPO \\
+        --pretrain Qwen/Qwen2.5-7B --ref-offload --zero-stage 3 --prompt_max_length 1800 --generate_max_length 1000 \\
+        --train_batch_size 128 --train_batch_size_per_device 2""",
+    "halos.sh": """srun bash -c "accelerate launch --config_file deep/fsdp.yaml launch.py loss=dpo model=llama \\
+        ++model.name_or_path=meta-llama/Meta-Llama-3-8B ++model.batch_size=32" """,
+    "colossal.sh": """colossalai run --nproc_per_node 8 --hostfile hosts train_sft.py --pretrain Qwen/Qwen2.5-7B \\
+        --plugin zero2 --batch_size 4 --max_len 4096 --grad_checkpoint""",
+    "pipeline.sh": """colossalai run --nproc_per_node 8 train.py --model_name mistralai/Mixtral-8x7B-v0.1 \\
+        --plugin hybrid --batch_size 8 --zero_stage 1 --pp_size 2 --ep_size 4""",
+    "fms.sh": """torchrun --nnodes=2 --nproc_per_node=8 main_training_llama.py --model_variant=llama3_8b \\
+        --sharding_strategy=hsdp --batch_size=2 --fsdp_activation_checkpointing=True""",
+    "lingua.yaml": """
+distributed: {fsdp_type: full_shard, tp_size: 1, dp_shard: 8, dp_replicate: 2}
+model: {dim: 2048, n_layers: 25, n_heads: 16}
+data: {batch_size: 4, seq_len: 4096}
+""",
+    "picotron.json": """{"distributed": {"tp_size": 2, "pp_size": 2, "dp_size": 2, "cp_size": 1, "pp_engine": "afab"},
+        "model": {"name": "HuggingFaceTB/SmolLM2-360M", "num_hidden_layers": 32},
+        "training": {"seq_length": 1024, "micro_batch_size": 4, "gradient_accumulation_steps": 8}}""",
+    "nano.py": """
+batch_size = 12
+block_size = 1024
+gradient_accumulation_steps = 5 * 8
+max_iters = 600000
+""",
+    "easy.sh": """python -m EasyLM.models.llama.llama_train --mesh_dim='1,-1,4' --load_llama_config='7b' \\
+        --train_dataset.json_dataset.seq_length=2048 --train_dataset.json_dataset.batch_size=2048""",
+    "alpaca.sh": "python finetune.py --base_model 'meta-llama/Llama-2-7b-hf' --batch_size 128 --micro_batch_size 4",
+    "plain.sh": f"python run_clm.py {TUNE} --block_size 1024 --gradient_accumulation_steps 4",
+    "fsdp.yaml": "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 4\n",
+}
+JOBS: dict[str, dict[str, Any]] = {
+    "paddle.json": {"program": "PaddleNLP", "seq_length": 4096, "batch": 128, "tp": 2, "sharding": "zero2",
+                    "sequence_parallel": False, "recompute": "full"},
+    "oat.sh": {"program": "oat (offline)", "gpus": 8, "seq_length": 2800, "batch": 256, "micro_batch_size": 4,
+               "sharding": "fsdp2", "recompute": "full"},
+    "halos.sh": {"program": "HALOs (FSDP under accelerate)", "gpus": 4, "seq_length": 1250, "batch": 64,
+                 "micro_batch_size": 16, "sharding": "fsdp2"},
+    "colossal.sh": {"program": "ColossalAI", "gpus": 0, "seq_length": 4096, "batch": 512, "micro_batch_size": 4,
+                    "sharding": "zero2", "recompute": "full"},
+    "pipeline.sh": {"model": "mixtral_8x7b", "gpus": 8, "seq_length": 2048, "batch": 32, "micro_batch_size": 1, "pp": 2,
+                    "ep": 4, "sharding": "distributed_optimizer"},
+    "fms.sh": {"model": "llama3_8b", "gpus": 16, "seq_length": 4096, "batch": 32, "sharding": "hsdp", "shard_group": 8,
+               "recompute": "full", "state_format": "bf16_reduction"},
+    "lingua.yaml": {"program": "Meta Lingua", "gpus": 16, "seq_length": 4096, "batch": 64, "sharding": "hsdp",
+                    "shard_group": 8},
+    "picotron.json": {"gpus": 8, "batch": 64, "tp": 2, "pp": 2, "schedule": "gpipe", "sharding": "none"},
+    "nano.py": {"program": "nanoGPT (DDP)", "seq_length": 1024, "batch": 480, "micro_batch_size": 12,
+                "sharding": "none"},
+    "easy.sh": {"model": "llama_7b", "seq_length": 2048, "batch": 2048, "tp": 4, "sharding": "fsdp2",
+                "state_format": "fp32_all"},
+    "alpaca.sh": {"model": "llama2_7b", "seq_length": 256, "batch": 128, "micro_batch_size": 4},
+    "plain.sh": {"program": "Hugging Face Trainer", "seq_length": 1024, "micro_batch_size": 2},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "scripts").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / ("deep" if name == "fsdp.yaml" else "scripts") / name).write_text(text, encoding="utf-8")
+    return tmp_path / "scripts"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_file_is_the_job_that_it_starts(folder: Path, name: str) -> None:
+    job = read_experiment(folder / name, 16)
+    assert job.model is not None, job.model_problems
+    found = {**job.row, "gpus": job.world.gpus, "seq_length": job.seq_length, "batch": job.global_batch_size}
+    found |= {"program": job.program, "model": job.model.name}
+    assert {key: found[key] for key in JOBS[name]} == JOBS[name]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_file_is_priced(folder: Path, name: str) -> None:
+    begun = start(folder / name, "h100", 0)
+    assert space_of(begun, [], None, "").workload.seq_length == begun.experiment.seq_length
+
+
+@pytest.mark.parametrize("given", ["", " --max_seq_length 2048"])
+def test_a_length_that_a_file_leaves_open_is_assumed_and_said(tmp_path: Path, given: str) -> None:
+    (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 sft.py {TUNE}{given}", encoding="utf-8")
+    job = read_experiment(tmp_path / "tune.sh")
+    assert job.seq_length == (2048 if given else 1024)
+    assert any("seq_length = 1024: the file cuts no row" in note for note in job.assumed) is not bool(given)
+
+
+def test_a_model_without_a_value_is_none(folder: Path) -> None:
+    path = folder / "colossal.sh"
+    path.write_text(FILES["colossal.sh"].replace("Qwen/Qwen2.5-7B", "$NOWHERE").replace("$NOWHERE", ""))
+    with pytest.raises(InputError, match="names no model; give --model a preset"):
+        start(path, "h100", 1)
