@@ -44,7 +44,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
     hosted = c.optimizer_offload / 100.0
     moments = MATRIX_MOMENTS[c.optimizer]
-    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, moments)
+    update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, c.fp8, moments)
     if measured is not None and measured.optimizer_s_per_param > 0:
         update_s = owned * (1.0 - hosted) * measured.optimizer_s_per_param
     if hosted.any():

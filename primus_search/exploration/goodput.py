@@ -21,7 +21,7 @@ from primus_search.base.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Reliability
-from primus_search.values.machine.state_formats import state_bytes
+from primus_search.values.machine.state_formats import master_bytes, state_bytes
 
 COVERED = 0.99
 """Share of the time in which a failed node finds a spare."""
@@ -80,6 +80,7 @@ def _spares(mean: float) -> int:
 
 def checkpoint_bytes(job: Job, one: Candidates) -> float:
     """Bytes of one checkpoint of one candidate: every weight, master weight and moment once."""
-    formats = ("weight_bytes", "master_weight_bytes", "moment_bytes", "moment_bytes")
-    per_parameter = sum(float(state_bytes(job.stack, name, one.state_format)[0]) for name in formats)
-    return job.model.trained_params * per_parameter
+    formats = ("weight_bytes", "moment_bytes", "moment_bytes")
+    per_parameter = sum(state_bytes(job.stack, name, one.state_format)[0] for name in formats)
+    per_parameter += master_bytes(job.stack, one.state_format, one.fp8)[0]
+    return job.model.trained_params * float(per_parameter)

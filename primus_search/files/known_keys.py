@@ -8,6 +8,7 @@ refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the m
     priced       values of those that are priced, where that is not off
     read_beside  keys that the reader of launch settings takes beside the knobs of a contract
     renamed      other names of a key               translated  keys that mean settings of others, by value
+    overruling   of the translated ones those that win over what a file sets under the other's own name
     acts_where   keys of all these that act only where an expression over axes and settings holds
     switches     keys that make layers of another kind; refused where they are set and not read
     companions   details that a model has only where a switch is set
@@ -35,6 +36,7 @@ class KnownKeys:
     effects: Mapping[str, str] = field(default_factory=dict)
     priced: Mapping[str, Any] = field(default_factory=dict)
     read_beside: frozenset[str] = frozenset()
+    overruling: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
     translated: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     acts_where: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +66,7 @@ def key_rows(name: str) -> list[list[str]]:
 def known_keys(name: str) -> KnownKeys:
     """The lists of the format of that name; InputError as `key_table`."""
     data = key_table(name)
-    lists: Any = {name: frozenset(data.get(name) or ()) for name in ("companions", "read_beside")}
+    lists: Any = {name: frozenset(data.get(name) or ()) for name in ("companions", "read_beside", "overruling")}
     names = ("switches", "priced", "acts_where", "renamed", "translated")
     tables: Any = {name: data.get(name) or {} for name in names}
     return KnownKeys(

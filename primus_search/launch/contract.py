@@ -232,7 +232,7 @@ def positive_of(key: str) -> str:
 def translated(framework: Framework, given: Settings) -> tuple[dict[str, Any], dict[str, str]]:
     """Settings under the names of the contract, and the key of the file that each of the others came from.
 
-    What a file sets under its own name wins over what another key means.
+    What a file sets under its own name wins over what another key means, unless that key is listed as overruling.
     """
     table = known_keys(framework.keys) if framework.keys else KnownKeys()
     meanings = {key: _meaning(framework, table, key, value) for key, value in given.items()}
@@ -240,7 +240,7 @@ def translated(framework: Framework, given: Settings) -> tuple[dict[str, Any], d
     origin: dict[str, str] = {}
     for key, meant in meanings.items():
         for name, value in meant.items():
-            if name != key and is_off(found.get(name)):
+            if name != key and (is_off(found.get(name)) or key in table.overruling):
                 found[name] = value
                 origin[name] = key
     return found, origin

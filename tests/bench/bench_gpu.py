@@ -23,7 +23,7 @@ from statistics import median
 import numpy as np
 
 from primus_search.values.job import Job
-from primus_search.values.knobs import StateFormat
+from primus_search.values.knobs import Fp8, StateFormat
 from primus_search.values.machine.stack import with_numbers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,7 +170,7 @@ def fitted(hardware: str, table: Path, kind: str, scale: Scale, evidence: Eviden
     payload = {"device": kind, "sweep": scale.sweep, "budget_s": scale.stream_s}
     streams = isolated("tests.support.single_device:measure_streams", payload, limit_s=LIMIT_S)
     if streams.verdict is ProcessVerdict.DONE:
-        per_param = float(bytes_per_param(load_stack(STACK), np.array(StateFormat.STACK)))
+        per_param = float(bytes_per_param(load_stack(STACK), np.array(StateFormat.STACK), np.array(Fp8.NONE)))
         rate = device_rates(SIZES[scale.sweep], streams.value, per_param)
         law = memory_law(rate, accelerator.hbm_bytes_per_s, streams.value["small_kernel_s"])
         accelerator = replace(accelerator, memory=law)

@@ -323,6 +323,17 @@ def test_dense_and_expert_gradients_go_over_their_own_groups() -> None:
     assert got.dense_weights.seconds == pytest.approx(all_gather_s(H100, 2e9, Group(64, 2)))
 
 
+def test_copies_of_the_optimizer_scatter_inside_each_and_reduce_their_shards_across() -> None:
+    c = Candidates.table(ep=8, overlap_grad_reduce=False)
+    got = gradients(c, stack=with_numbers(PLAIN, {"gradient_bucket_params": 1e12, "optimizer_copies": 4.0}))
+    inside, across = Group(64, 1), Group(4, 64)
+    second = reduce_scatter_s(H100, 4e9, inside) + all_reduce_s(H100, 4e9 / 64, across)
+    assert got.dense_gradients.seconds == pytest.approx(second)
+    assert got.dense_weights.seconds == pytest.approx(all_gather_s(H100, 2e9, inside))
+    second = reduce_scatter_s(H100, 8e9, Group(8, 8)) + all_reduce_s(H100, 1e9, Group(4, 64))
+    assert got.expert_gradients.seconds == pytest.approx(second)
+
+
 def test_without_a_distributed_optimizer_gradients_are_all_reduced_and_no_weights_move() -> None:
     c = Candidates.table(sharding=int(Sharding.NONE), overlap_grad_reduce=False)
     got = gradients(c, stack=with_numbers(PLAIN, {"gradient_bucket_params": 1e12}))

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from primus_search.files.framework_files import load_framework
@@ -11,7 +12,9 @@ from primus_search.launch.decided import decided_keys, decided_numbers, deciding
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
 from primus_search.values.candidates import DEFAULTS
+from primus_search.values.knobs import KNOB
 from primus_search.values.machine.stack import number_of, with_numbers
+from primus_search.values.machine.state_formats import master_bytes
 
 MEGATRON = load_framework("megatron")
 ROW = dict(DEFAULTS) | {
@@ -68,6 +71,49 @@ def test_reduction_in_bf16_acts_under_bf16_alone() -> None:
         for is_bf16 in (True, False)
     ]
     assert words == ["bf16_reduction", "stack"]
+
+
+@pytest.mark.parametrize(("name", "settings", "held"), [
+    ("megatron", {"bf16": True}, 2.0),
+    ("megatron", {"bf16": True, "main_grads_dtype": "bf16"}, 2.0),
+    ("megatron", {"bf16": True, "fp8_format": "hybrid"}, 2.0),
+    ("megatron", {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": "tensorwise"}, 4.0),
+    ("megatron", {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"}, 4.0),
+    ("megatron", {"fp16": True}, 4.0),
+    ("megatron", {"fp16": True, "main_params_dtype": "fp16"}, 2.0),
+    ("megatron", {"bf16": True, "optimizer_cpu_offload": True}, 4.0),
+    ("primus", {"main_grads_dtype": "bf16"}, 2.0),
+    ("nemo", {}, 4.0),
+    ("nemo", {"fp8_recipe": "delayed"}, 2.0),
+    ("nemo", {"fp8_format": "hybrid"}, 4.0),
+    ("nemo", {"fp8_format": "hybrid", "fp8_recipe": "delayed"}, 2.0),
+])  # fmt: skip
+def test_masters_beside_bf16_moments_are_of_16_bits_where_the_kernel_keeps_them(
+    name: str, settings: dict[str, object], held: float
+) -> None:
+    framework, low = load_framework(name), "bfloat16" if name == "nemo" else "bf16"
+    job = {"use_precision_aware_optimizer": True, "exp_avg_dtype": low, "exp_avg_sq_dtype": low} | settings
+    row = ROW | words_of(framework, job, has_experts=False)[0] | {"sharding": "distributed_optimizer"}
+    decided = decided_numbers(framework, row, job, has_experts=False)
+    stack = with_numbers(load_stack("megatron_core_2026"), decided)
+    codes = (np.array(KNOB[axis].code(row[axis])) for axis in ("state_format", "fp8"))
+    assert master_bytes(stack, *codes) == held
+
+
+def test_a_step_of_a_job_without_a_batch_is_a_micro_batch_of_every_replica(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        SCRIPT.replace("--global-batch-size 64", "--tensor-model-parallel-size 2 --context-parallel-size 2")
+    )
+    job = start(path, "h100", 2).experiment
+    assert job.global_batch_size == 8 // 4
+    assert [note for note in job.assumed if note.startswith("global_batch_size = 2")]
+
+
+def test_selective_recompute_by_its_switch_wins_over_what_is_said_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{SCRIPT} --recompute-granularity full --recompute-activations")
+    assert start(path, "h100", 2).experiment.row["recompute"] == "selective"
 
 
 def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:

@@ -74,13 +74,14 @@ def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: 
 def test_kimi_k2_under_muon_holds_on_every_rank_what_megatrons_classes_allocate(tmp_path: Path) -> None:
     """Weights, gradients and optimizer of 8 pipeline ranks; buffers of the first are half padding."""
     path = script(tmp_path, "muon --use-distributed-optimizer")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.layer_wise_builder", str(path)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.megatron_bytes", "megatron@core_0.20", str(path)]
     built = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     space = space_of(start(path, "h200", 0), [], None, "")
     enumerator = Enumerator(space)
     memory = memory_by_rank(space.job_on(space.clusters[0]), enumerator.chunk(0, enumerator.size).candidates)
     ours = memory.weights + memory.gradients + memory.optimizer
-    assert ours.tolist() == pytest.approx([sum(rank.values()) for rank in built], rel=0.05)
+    parts = zip(built["weights"], built["gradients"], built["optimizer"], strict=True)
+    assert ours.tolist() == pytest.approx([sum(rank) for rank in parts], rel=0.05)
 
 
 def test_preconditioners_of_soap_are_named_with_what_they_cost(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_cluster
+from primus_search.launch.decided import decided_numbers
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import candidate_words
 from primus_search.learning.logged_run import SaidBeside, measured_run
@@ -107,6 +108,17 @@ def test_an_optimizer_replicated_across_groups_is_priced(said: str, is_told: boo
     )
     found = read_experiment(path, 16)
     assert (found.numbers.get("shards_optimizer_across") is False) == is_told
+
+
+@pytest.mark.parametrize(("name", "held"), [("megatron", 2.0), ("megatron@core_0.16", 4.0), ("primus", 4.0)])
+def test_gradients_are_in_the_format_of_the_release(name: str, held: float) -> None:
+    """core 0.16, which Primus runs, has fp32 where core 0.20 has the type of the weights."""
+    framework = load_framework(name)
+    row, _ = candidate_words(framework, {"micro_batch_size": 1, "global_batch_size": 64} | FSDP, None, 16)
+    row = Candidates.from_words(row).row(0)
+    found = decided_numbers(framework, row, FSDP, has_experts=False)
+    numbers = [found.get(f"{kind}_gradient_bytes", 2.0) for kind in ("sharded", "shard")]
+    assert numbers == [held, held]
 
 
 def test_a_log_tells_sharding_and_offloading(tmp_path: Path) -> None:

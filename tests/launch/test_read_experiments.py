@@ -107,6 +107,9 @@ BESIDE_SWITCHES: dict[tuple[str, ...], dict[str, Any]] = {
     ("outer_dp_sharding_strategy",): {
         "use_megatron_fsdp": True, "num_distributed_optimizer_instances": 2, "pipeline_model_parallel_size": 1,
     },
+    ("megatron_fsdp_grad_comm_dtype", "megatron_fsdp_main_grads_dtype"): {
+        "use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params",
+    },
     ("cuda_graph_modules", "cuda_graph_scope"): {"cuda_graph_impl": "transformer_engine"},
     ("main_grads_dtype",): {"use_precision_aware_optimizer": True},  # refused else: precision_formats
     ("wgrad_deferral_limit",): {"defer_embedding_wgrad_compute": True},
@@ -167,6 +170,7 @@ def keys_of(framework: Framework) -> dict[str, list[Any]]:
         settings += [one for many in spelling.reads.values() for one in many]
     for schedule in framework.schedules.values():
         settings += [schedule.keys, schedule.beside]
+    settings += [one.settings for one in framework.decides]
     keys: dict[str, list[Any]] = {key: [] for key in framework.effects}
     for one in settings:
         for key, value in one.items():

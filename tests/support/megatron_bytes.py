@@ -1,10 +1,11 @@
-"""Bytes of random jobs as Megatron allocates them: `python -m tests.support.megatron_bytes RELEASE COUNT SEED MOST`.
+"""Bytes of jobs as Megatron allocates them: `python -m tests.support.megatron_bytes RELEASE COUNT SEED MOST | SCRIPT`.
 
 Each rank of a pipeline is built as training starts it: get_model with its buffers of weights and gradients, then
 get_megatron_optimizer with the shards of this rank, on the meta device and with fake process groups. One JSON line a
 legal job: {"script", "settings", "weights", "gradients", "optimizer": [bytes per pipeline rank], "padding": [elements
 that buffers have beyond their parameters], "largest": [elements of the largest tensors], "why": why it is not built}.
-Megatron's optimizers have kernels of Transformer Engine; `States` allocates what those keep.
+Megatron's optimizers have kernels of Transformer Engine and of NVIDIA-NeMo/Emerging-Optimizers; `States` allocates what
+those keep: two moments, or one (Muon's momentum_buffer).
 """
 
 import contextlib
@@ -14,11 +15,13 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 from tests.support.judge.checkouts import sources
 from tests.support.judge.megatron import Megatron
+from tests.support.judge.scripts import started
 from tests.support.judge.verdict import Verdict
 from tests.support.megatron_builder import parallel, resolved, whole_down_projections, without_kernels
 from tests.support.random_scripts import RandomJob, jobs
@@ -90,8 +93,11 @@ def prepared(release: str) -> Megatron:
         sys.modules[name] = types.ModuleType(name)
     sys.modules["transformer_engine.pytorch.optimizers"].FusedAdam = States
     from megatron.core import optimizer
-    from megatron.core.optimizer import distrib_optimizer
+    from megatron.core.optimizer import distrib_optimizer, emerging_optimizers
 
+    muon = emerging_optimizers._EMERGING_OPTIMIZERS["muon"]
+    muon.optimizer_cls, muon.config_to_kwargs = States, lambda *_: {"momentum": 0.95}
+    optimizer.HAVE_EMERGING_OPTIMIZERS = True
     optimizer.Adam = optimizer.SGD = distrib_optimizer.Adam = States
     optimizer.USING_PYTORCH_OPTIMIZER = False
     return judge
@@ -186,15 +192,18 @@ def legal_jobs(judge: Megatron, release: str, count: int, seed: int, most: int) 
     return islice((one for one in small if judge.verdict(one.argv, one.world, one.environment).accepted), count)
 
 
-def main(release: str, count: str, seed: str, most: str) -> None:
+def main(release: str, *job: str) -> None:
     noise = io.StringIO()
     with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
         judge = prepared(release)
-    for job in legal_jobs(judge, release, int(count), int(seed), int(most)):
-        found: dict[str, Any] = {"script": job.script, "settings": job.settings, "why": ""}
+    listed = legal_jobs(judge, release, *map(int, job)) if len(job) > 1 else [started(Path(*job))]
+    for one in listed:
+        found: dict[str, Any] = {"why": ""}
+        if isinstance(one, RandomJob):
+            found |= {"script": one.script, "settings": one.settings}
         try:
             with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-                args = resolved(judge.module, job.argv, job.world, job.environment)
+                args = resolved(judge.module, one.argv, one.world, one.environment)
                 each = args.world_size // args.pipeline_model_parallel_size
                 for stage in range(args.pipeline_model_parallel_size):
                     for part, held in of_rank(args, stage * each):

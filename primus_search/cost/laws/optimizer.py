@@ -9,32 +9,32 @@ from primus_search.values.candidates import Floats, Ints
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.stack import Stack
-from primus_search.values.machine.state_formats import state_bytes
+from primus_search.values.machine.state_formats import master_bytes, state_bytes
 
 # Passes of an optimizer written as one kernel per arithmetic step, over the fused one.
 UNFUSED_PASSES = 2.5
 WEIGHT_BYTES = 2.0
 
 
-def bytes_per_param(stack: Stack, formats: Ints, moments: Floats | float = 2.0) -> Floats:
+def bytes_per_param(stack: Stack, formats: Ints, scaling: Ints, moments: Floats | float = 2.0) -> Floats:
     """HBM bytes per updated parameter: gradient twice (norm, then update), master and moments in and out, new weight.
 
     Adam (arXiv:1412.6980) in mixed precision (arXiv:1710.03740): 4 + 4 + 2*4 + 2*2*4 + 2 = 34 with FP32 everywhere.
     """
-    master, moment, gradient = (
-        state_bytes(stack, name, formats) for name in ("master_weight_bytes", "moment_bytes", "gradient_bytes")
-    )
-    state = 2.0 * master + 2.0 * moments * moment
+    moment, gradient = (state_bytes(stack, name, formats) for name in ("moment_bytes", "gradient_bytes"))
+    state = 2.0 * master_bytes(stack, formats, scaling) + 2.0 * moments * moment
     total = 2.0 * gradient + state + WEIGHT_BYTES
     return total if stack.kernels.has_fused_optimizer else total * UNFUSED_PASSES
 
 
 def optimizer_s(
-    acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints, moments: Floats | float = 2.0
+    acc: Accelerator, stack: Stack, params_per_rank: Floats, formats: Ints, scaling: Ints, moments: Floats | float = 2.0
 ) -> Floats:
-    """Seconds to update `params_per_rank` parameters, whose state this rank owns; `formats`: `StateFormat` codes."""
+    """Seconds to update `params_per_rank` parameters, whose state this rank owns.
+
+    formats, scaling: `StateFormat` and `Fp8` codes."""
     rate = bandwidth_bytes_per_s(acc, Stream.OPTIMIZER) * stack.efficiencies.memory_efficiency
-    return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats, moments) / rate
+    return np.asarray(params_per_rank, np.float64) * bytes_per_param(stack, formats, scaling, moments) / rate
 
 
 ORTHOGONAL_STEPS = 5

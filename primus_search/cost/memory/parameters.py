@@ -17,7 +17,7 @@ from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
 from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
-from primus_search.values.machine.state_formats import state_bytes
+from primus_search.values.machine.state_formats import master_bytes, state_bytes
 from primus_search.values.model import LayerKind, Model, adapted_matrices
 from primus_search.values.model.adapters import EACH
 
@@ -132,7 +132,8 @@ def state(
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed.
     """
-    master, moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
+    moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
+    master = master_bytes(stack, s.state_format, s.fp8)
     moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
     stays = 1.0 if stack.precision.keeps_hosted_masters else s.kept_moments
     optimizer = master * stays + moments * moment * s.kept_moments
@@ -152,4 +153,4 @@ def state(
     )
 
 
-_STATE = ("master_weight_bytes", "moment_bytes", "weight_bytes", "gradient_bytes", "sharded_gradient_bytes")
+_STATE = ("moment_bytes", "weight_bytes", "gradient_bytes", "sharded_gradient_bytes")

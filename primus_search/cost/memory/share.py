@@ -63,6 +63,7 @@ class Share:
     optimizer: cached_property[Ints] = cached_property(lambda s: s._c.optimizer)
     has_fused_dispatch: cached_property[Bools] = cached_property(lambda s: s._c.has_fused_dispatch)
     has_fused_loss: cached_property[Bools] = cached_property(lambda s: s._c.loss_fusion)
+    fp8: cached_property[Ints] = cached_property(lambda s: s._c.fp8)
     is_fp8: cached_property[Bools] = cached_property(lambda s: s._c.fp8 != Fp8.NONE)
     is_delayed: cached_property[Bools] = cached_property(lambda s: s._c.fp8 == Fp8.DELAYED)
     kept_moments: cached_property[Floats] = cached_property(lambda s: 1.0 - s._c.optimizer_offload / 100.0)

@@ -60,7 +60,9 @@ def data_parallel(
     backward_s, forward_s        of one micro-batch on that rank: the last backward and the next first forward
 
     Optimizer state sharded inside groups of ranks only (a published run may have it, no space lists it): gradients are
-    all-reduced over all replicas, weights gathered inside the group.
+    all-reduced over all replicas, weights gathered inside the group. Under copies of the optimizer (`optimizer_copies`)
+    a gradient is scattered inside each, and its shard reduced across them: Megatron-LM core/distributed/
+    param_and_grad_buffer.py start_grad_sync, `inter_distributed_optimizer_instance_group`.
 
     Formula: exposed = max(total - overlap * min(total, compute), one bucket) where the candidate overlaps, else the
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
@@ -75,12 +77,15 @@ def data_parallel(
     sent_bytes = state_bytes(stack, "gradient_comm_bytes", c.state_format)
     most = bucket_params(stack, d.dp * c.cp, dense_params + expert_params)
     reduced = [
-        _reduce(job, f"{of} gradients", most, group, params * replicates, scatters, sent_bytes)
+        _reduce(job, f"{of} gradients", most, group, params * replicates, scatters, sent_bytes, _inside(job, c, group))
         for of, group, params in (("dense", dense, dense_params), ("expert", experts, expert_params))
     ]
     gathered = [
         _buckets(job, f"{of} weights", all_gather_s, most, group, params * is_sharded, weight_bytes)
-        for of, group, params in (("dense", Group(shard, c.tp), dense_params), ("expert", experts, expert_params))
+        for of, group, params in (
+            ("dense", _inside(job, c, Group(shard, c.tp)), dense_params),
+            ("expert", _inside(job, c, experts), expert_params),
+        )
     ]
     overlap = np.where(c.overlap_grad_reduce, stack.sharding.gradient_overlap, 0.0)
     gather_overlap = np.where(c.overlap_grad_reduce, stack.sharding.param_gather_overlap, 0.0)
@@ -121,11 +126,22 @@ def _buckets(
     return comm(operation, message, count * (seconds > 0), seconds)
 
 
+def _inside(job: Job, c: Candidates, group: Group) -> Group:
+    """Ranks of a group that share one copy of the optimizer."""
+    copies = np.where(c.sharding == Sharding.DISTRIBUTED_OPTIMIZER, int(job.stack.sharding.optimizer_copies), 1)
+    return Group(np.maximum(group.size // copies, 1), group.stride)
+
+
 def _reduce(
-    job: Job, operation: str, most: Floats, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats
-) -> Comm:
+    job: Job, operation: str, most: Floats, group: Group, params: Floats, is_sharded: Bools, sent_bytes: Floats,
+    inside: Group,
+) -> Comm:  # fmt: skip
+    across = Group(group.size // inside.size, group.stride * inside.size)
+
     def reduce_s(network: Network, message_bytes: Floats, members: Group) -> Floats:
-        scattered = reduce_scatter_s(network, message_bytes, members)
+        scattered = reduce_scatter_s(network, message_bytes, inside)
+        if np.any(across.size > 1):
+            scattered = scattered + all_reduce_s(network, message_bytes / inside.size, across)
         return np.where(is_sharded, scattered, all_reduce_s(network, message_bytes, members))
 
     return _buckets(job, operation, reduce_s, most, group, params, sent_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from primus_search.files.known_keys import known_keys
@@ -83,6 +84,16 @@ def candidate_words(
     read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
     return row, read
+
+
+def default_batch(found: Settings, world: int) -> int:
+    """Sequences of a step of a job that names none: a micro-batch of every replica; 0 where it names no micro-batch.
+
+    Source: megatron/training/arguments.py:702 of d98e8a64.
+    """
+    degrees = (f"{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))
+    ranks = prod(whole(key, found.get(key) or 1, least=1) for key in degrees)
+    return whole("micro_batch_size", found.get("micro_batch_size") or 0, least=0) * max(world // ranks, 1)
 
 
 def _most_layers(row: Mapping[str, Any], model: Model | None) -> int:

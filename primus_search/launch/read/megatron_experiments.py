@@ -16,10 +16,10 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, tuning_in
-from primus_search.launch.contract import translated, whole
+from primus_search.launch.contract import is_off, translated, whole
 from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
 from primus_search.launch.read.launchers import OF_ADAPTERS, refuse_adapters
-from primus_search.launch.read.megatron import candidate_words, model_keys
+from primus_search.launch.read.megatron import candidate_words, default_batch, model_keys
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
     CONFIG,
@@ -206,6 +206,9 @@ def of_settings(
         if framework.launcher == "torchtitan":
             return of_torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
         found, origin = translated(framework, given)
+        is_default = framework.name == "megatron" and is_whole and is_off(found.get("global_batch_size"))
+        batch = default_batch(found, devices) if is_default else 0
+        found |= {"global_batch_size": batch} if batch else {}
         rows = None if model or not is_sized(found) else assumed_vocabulary(found)
         loaded, problems = (
             (model, ()) if model else model_of_arguments(path, found | ({"vocab_size": rows} if rows else {}))
@@ -216,10 +219,10 @@ def of_settings(
             path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole
         )
         read = replace(read, written=dict(given) | environ if is_whole else NOTHING)
-    if rows is None:
-        return read
-    why = "the file names no vocabulary; --set vocab_size= changes it"
-    return replace(read, assumed=(f"vocab_size = {rows}: {why}",))
+    assumed = [f"global_batch_size = {batch}: by default a micro-batch of every replica"] if batch else []
+    if rows is not None:
+        assumed.append(f"vocab_size = {rows}: the file names no vocabulary; --set vocab_size= changes it")
+    return replace(read, assumed=(*read.assumed, *assumed))
 
 
 def _without_variables(given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -42,7 +42,7 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
         "CANDIDATE_ARGS": {"bf16": True} | dict(_flag(job.framework, *one) for one in candidate_settings(job).items()),
         "TRAINING_ARGS": {"use_mcore_models": True, "transformer_impl": "transformer_engine"}
         | argument_table("training"),
-        # The null tokenizer adds one word for the end of a document; the padded vocabulary is that of the model.
+        # The null tokenizer of core 0.16 adds a word for the end of a document; either is padded to the model's.
         "TOKENIZER_ARGS": {"tokenizer_type": "NullTokenizer", "vocab_size": model.vocab_size - 1},
     }
 
