@@ -80,6 +80,8 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     tails |= {_KIND.sub("", tail): preset for tail, preset in tails.items() if _KIND.sub("", tail) not in tails}
     tries = (tail, tail.rpartition("--")[2], tail.partition("_")[2])  # of a cache, or behind the owner, in one folder
     found = next((tails[one] for name in tries for one in (name, _KIND.sub("", name)) if one in tails), None)
+    if found is None and (called := presets().get(_KIND.sub("", tail).replace("-", "_"))):
+        return called.model
     part = language_part(name)
     if found or part:
         return found.model if found else load_preset(part).model
