@@ -103,5 +103,7 @@ def _family(document: Document, fields: Fields, outer: str, has_text: bool) -> s
     if family in FAMILIES:
         return family
     known = sorted({*FAMILIES, *TEXT_OF})
+    if why := next((why for why, many in key_table("families")["not_modelled"].items() if family in many), ""):
+        raise InputError([document.problem(("model_type",), f"'{family}' is not modelled: {why}")])
     what = f"unknown model_type '{family}'{did_you_mean(family, known)} - known: {', '.join(known)}"
     raise InputError([document.problem(("model_type",), what)])

@@ -21,13 +21,14 @@ from primus_search.files.known_keys import key_rows
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
-from primus_search.launch.write.nemo import fields_of
+from primus_search.launch.write.nemo import OF_TOWERS, fields_of
+from primus_search.models.presets import presets
 from primus_search.values.machine.stack import number_of
 from primus_search.values.machine.state_formats import is_stacks_own
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import jobs, verdicts
-from tests.support.random_jobs import recipes_of_presets
+from tests.support.random_jobs import recipes_of_models
 from tools.class_fields import Sources
 
 parser = pytest.importorskip("hydra.core.override_parser.overrides_parser")
@@ -114,7 +115,7 @@ def test_every_setting_of_the_contract_is_a_field_of_the_section_it_is_written_i
     contract = load_framework("nemo")
     decisive = {key for one in contract.decides for key in (*one.settings, one.key) if key}
     decisive |= {key for one in contract.workload for key in (*one.settings, *one.keys.values())}
-    known = {name for name, *_ in key_rows("arguments/nemo")}
+    known = {name for name, *_ in key_rows("arguments/nemo")} | {*OF_TOWERS}  # the table has providers of text
     assert fields_of(dict.fromkeys(contract.spelled | decisive, 1)).keys() - known == set()
 
 
@@ -157,7 +158,7 @@ def test_a_difference_to_any_recipe_is_priced_as_the_candidate(
     monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
     path, named = (
         tmp_path / "nemo.sh",
-        [(one, r) for one, by in recipes_of_presets().items() for r in by.get("pretrain", ())],
+        [(one, r) for one, by in recipes_of_models().items() if one in presets() for r in by.get("pretrain", ())],
     )
     priced: dict[str, list[object]] = {}
     job_of = cache(lambda model: nemo_jobs(model, 1)[0])

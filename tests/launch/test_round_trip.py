@@ -50,7 +50,7 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     texts = launch_files(job).texts
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    begun = start(folder / main_file(job), drawn.hardware, job.cluster.num_nodes)
+    begun = start(folder / main_file(job), drawn.hardware, job.cluster.num_nodes, drawn.model)
     found = begun.experiment
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
@@ -63,8 +63,8 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     if nameless(found.model) != nameless(job.model):
         wrong.append(f"model: {found.model}")
     text = "\n".join(texts.values())
-    lost = unsaid_constants(job.model, found.model)
-    wrong += [one for one in lost if one.partition(":")[0] not in text]  # what stands under Edit is for a person
+    named = re.findall(r"^# Edit: (.* of the (?:model|MLP): .*)$", text, re.MULTILINE)
+    wrong += sorted({*named} ^ {*unsaid_constants(job.model, found.model)})  # a person sets what no setting says
     sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", text)))
     return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
 
@@ -145,16 +145,8 @@ def test_context_groups_by_document_are_written_and_read(framework: str, hardwar
 
 
 def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path) -> None:
-    """Every field but those that size a step, those of adapters, and images, which no framework's file trains."""
-    sized = {
-        "seq_length",
-        "global_batch_size",
-        "adapters",
-        "image_tokens",
-        "tokens_per_image",
-        "trains_towers",
-        "policy",
-    }
+    """Every field but those that size a step, those of adapters, and whether towers are trained, a setting."""
+    sized = {"seq_length", "global_batch_size", "adapters", "trains_towers", "policy"}
     assert {one.name for one in fields(Workload)} - sized == argument_table("workload").keys()
     job = next(one.job for one in random_jobs("megatron", tmp_path) if one.job.model.is_moe)
     capacity = replace(job, workload=Workload(seq_length=4096, global_batch_size=256, pads_to_capacity=True,

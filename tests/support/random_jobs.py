@@ -12,7 +12,7 @@ import yaml
 
 from primus_search.base.errors import InputError
 from primus_search.declare import make_space
-from primus_search.launch.read.recipes import mode_of, recipes
+from primus_search.launch.read.recipes import fits_its_gpus, mode_of, recipes
 from primus_search.launch.write.job import LaunchJob
 from primus_search.models.presets import presets
 from primus_search.models.tokenizers import model_of_tokenizer
@@ -29,12 +29,14 @@ KEYED = {"ddp_bucket_size": (3.0e7, 2.0e8), "ddp_num_buckets": (4.0, 31.0), "los
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomJob:
-    """A job with the file of its lengths, and the recipe of Megatron-Bridge that a person names for it."""
+    """A job with the file of its lengths, the recipe of Megatron-Bridge that a person names for it, and the file of its
+    model, where that has towers, which no launch file says."""
 
     job: LaunchJob
     lengths: Path
     recipe: str
     hardware: str
+    model: str = ""
 
 
 def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[RandomJob]:
@@ -57,14 +59,17 @@ def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[Random
             continue
         for job in jobs(space, PER_SPACE, seed=number):
             named = replace(job, recipe=recipe) if recipe and not model.endswith(".json") else job
-            yield RandomJob(job=with_setting(rng, named), lengths=lengths, recipe=recipe, hardware=hardware)
+            towers = model if model.endswith("images.json") else ""
+            yield RandomJob(
+                job=with_setting(rng, named), lengths=lengths, recipe=recipe, hardware=hardware, model=towers
+            )
 
 
 def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[str, list[str]]]:
     """A preset, or the file of a configuration; and the recipes of Megatron-Bridge for it by what they train."""
-    own = recipes_of_presets() if framework.startswith("nemo") else {name: {} for name in presets()}
+    own = recipes_of_models() if framework.startswith("nemo") else {name: {} for name in presets()}
     if rng.random() < 0.4:
-        name = rng.choice(sorted(own))
+        name = rng.choice(sorted(own.keys() & presets().keys()))
         return name, own[name]
     family = rng.choice(sorted(DRAWN["recipes" if framework.startswith("nemo") else "models"]))
     path = folder / f"{family}.json"
@@ -74,14 +79,16 @@ def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[
 
 
 @cache
-def recipes_of_presets() -> dict[str, dict[str, list[str]]]:
-    """Recipes of the model of a preset, by its name and what they train."""
+def recipes_of_models() -> dict[str, dict[str, list[str]]]:
+    """Recipes of a model, by the name of its preset, else by that on the hub, and by what they train."""
     found: dict[str, dict[str, list[str]]] = {}
     named = {preset.model: name for name, preset in presets().items()}
     for recipe, one in recipes().items():
+        if not fits_its_gpus(recipe):
+            continue
         model = model_of_tokenizer(one.model) if one.model else None
-        if model in named:
-            found.setdefault(named[model], {}).setdefault(mode_of(recipe), []).append(recipe)
+        name = named.get(model, one.model)
+        found.setdefault(name, {}).setdefault(mode_of(recipe), []).append(recipe)
     return found
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def mode_of(name: str) -> str:
     """pretrain, sft or lora as the name of a recipe says it; empty where it does not."""
     found = _MODE.search(name)
     return {"finetune": "sft", "peft": "lora"}.get(found[1], found[1]) if found else ""
+
+
+def fits_its_gpus(name: str) -> bool:
+    """Whether the GPUs in the name of a recipe are whole grids of its experts; Megatron-Bridge checks those of
+    benchmarks before any override (scripts/common/benchmark_parallelism.py)."""
+    gpus, settings = _GPUS.search(name), recipes()[name].settings
+    grid = [int(str(settings.get(key) or 1)) for key in GRID]
+    return not gpus or GRID[0] not in settings or int(gpus[1]) % prod(grid) == 0
+
+
+GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size")
 
 
 def model_of(recipe: Recipe) -> Model | None:

@@ -7,13 +7,16 @@ are written in `models.megatron_arguments`, and read back: a part of the model t
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError
+from primus_search.files.fields import Fields
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
+from primus_search.launch.experiment import NOTHING
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
@@ -22,6 +25,7 @@ from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_con
 from primus_search.launch.write.shell import Text, argument_table, launch_file, words
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments
 from primus_search.models.megatron_yaml import from_document
+from primus_search.models.model_constants import of_megatron
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.machine.framework import Framework
@@ -89,10 +93,11 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
     return said
 
 
-def edits(job: LaunchJob) -> list[str]:
-    """Constants of the model that no argument says, for a person to set."""
-    read = read_back(job.model, _arguments_of(job))
-    return [] if isinstance(read, list) else unsaid_constants(job.model, read)
+def edits(job: LaunchJob, beside: Mapping[str, Any] = NOTHING) -> list[str]:
+    """Constants of the model that no argument says, nor a setting `beside` them, for a person to set."""
+    said = Document("arguments", megatron_keys(job.model, _arguments_of(job)) | dict(beside))
+    read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)))
+    return unsaid_constants(job.model, read)
 
 
 def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:

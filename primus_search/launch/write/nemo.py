@@ -16,7 +16,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
-from primus_search.launch.read.recipes import COMMANDS, Recipe, mode_of, model_of, recipes
+from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
@@ -42,6 +42,9 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
+    if job.workload.image_tokens:
+        found |= {"model.freeze_language_model": False}
+        found |= dict.fromkeys(OF_TOWERS, not job.workload.trains_towers)
     found["dataset.seq_length"] = job.workload.seq_length
     if job.model.is_moe and not said.keys() & {"fp8_format", "fp4_format"}:
         found |= dict.fromkeys(PADDED_FOR_FP8, False)
@@ -50,6 +53,9 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
 
 PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
 """What recipes of FP8 have on and Megatron refuses without it, under both of its names."""
+
+
+OF_TOWERS = ("model.freeze_vision_model", "model.freeze_vision_projection")
 
 
 def fields_of(said: Settings) -> dict[str, Any]:
@@ -68,7 +74,8 @@ def fields_of(said: Settings) -> dict[str, Any]:
 
 def _of_model(model: Model) -> dict[str, Any]:
     """Fields of a provider that Megatron's arguments do not say, or otherwise."""
-    return {
+    whole = {"model.q_lora_rank": None} if model.latent and not model.latent.q_lora_rank else {}
+    return whole | {
         "model.num_query_groups": model.num_kv_heads,
         "model.vocab_size": model.vocab_size,
         "model.share_embeddings_and_output_weights": model.is_tied,
@@ -92,6 +99,9 @@ def difference(job: LaunchJob) -> dict[str, Any]:
         listed = f"{mode} recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}"
         trained = f"trains {recipe.model or 'a model of its own'} ({mode_of(name)})"
         raise Inexpressible(f"{name} {trained}; {listed if own else f'no {mode} recipe has this model'}")
+    if not fits_its_gpus(name):
+        what = "Megatron-Bridge does not start it, whose own experts and stages are more than the GPUs of its name"
+        raise Inexpressible(f"{name}: {what}")
     table = argument_table("nemo")
     sizes = model_arguments(named, job.workload.seq_length, job.row["tp"], ())
     usual = table["off"] | fields_of(sizes) | _of_model(named)
@@ -116,7 +126,7 @@ def _named(job: LaunchJob) -> str:
 def _is_of(recipe: Recipe, model: Model) -> bool:
     named = model_of(recipe)
     resized = {name: model.__getattribute__(name) for name in ("num_mtp_layers", "vocab_size", "vocab_padding")}
-    return named is not None and replace(named, **resized) == replace(model, adapters=None)
+    return named is not None and replace(named, **resized) == replace(model, adapters=None, towers=())
 
 
 def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
@@ -163,11 +173,13 @@ def by_hand(job: LaunchJob) -> list[str]:
         lines.append(f"{named}checkpoint.pretrained_checkpoint, your data")
     if job.recipe:
         return lines
+    if job.workload.image_tokens:
+        lines.append(f"RECIPE: {job.framework.options['towers']}")
     if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
         lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
-    return lines
+    return lines + edits(job)
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
@@ -185,7 +197,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
         "mode": mode,
         "dataset": dataset,
     }
-    return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job) + edits(job), **values)}
+    return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job), **values)}
 
 
 def _key(name: str) -> str:

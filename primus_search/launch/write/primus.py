@@ -11,6 +11,7 @@ from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file, safe_name
+from primus_search.models.families.megatron_hybrid import COMPRESSED_TYPE
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import constant_settings, padding_multiple, routing_settings
 from primus_search.models.registered import registered_model
@@ -30,6 +31,11 @@ OFF = (
 )
 """Switches of a model that Primus' plain model may have on."""
 
+STRETCH = {
+    "factor": "rotary_scaling_factor",
+    "original_max_position_embeddings": "original_max_position_embeddings",
+}
+"""How DeepSeek-V4's classes call the stretch of frequencies (core/models/deepseek_v4/deepseek_v4_block.py)."""
 NO_BIAS = "no bias of routing: Megatron takes it with sigmoid scores alone"
 
 
@@ -78,8 +84,8 @@ def experiment(job: LaunchJob) -> Text:
         "modules": {"post_trainer" if tuned else "pre_trainer": module},
     }
     own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
-    lost = [NO_BIAS] if _is_compressed(job.model) else edits(job)
-    return launch_file(job, "notes.txt", [*own_data, *lost], written(data))
+    lost, beside = ([NO_BIAS], sizes | {"model_type": COMPRESSED_TYPE}) if _is_compressed(job.model) else ([], {})
+    return launch_file(job, "notes.txt", [*own_data, *lost, *edits(job, beside)], written(data))
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +103,9 @@ def _constants(job: LaunchJob) -> dict[str, Any]:
     settings: dict[str, Any] = {"make_vocab_size_divisible_by": padding_multiple(model.vocab_size, job.row["tp"])}
     settings |= {"use_rope_scaling": False} | constant_settings(model)
     if _is_compressed(model):
+        scaling = model.constants.scaling
         settings |= {"rope_type": "rope", "moe_router_enable_expert_bias": False}
+        settings |= {name: scaling[key] for key, name in STRETCH.items() if key in scaling}
     elif model.is_moe:
         settings |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
     return settings
