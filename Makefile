@@ -17,6 +17,7 @@ NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set shard
 # Three workers on two cores, as much of the suite waits; files in the order of tests/conftest.py, longest first.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 # Processor seconds of the tests of `make check`: its files are those of the least recorded time (tests/file_times.csv).
+# Types are checked beside them: mypy takes a second where little changed, and 50 where nothing was checked before.
 CHECK_S := 25
 # Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
 test test-full check: export PYTHONDONTWRITEBYTECODE =
@@ -70,8 +71,9 @@ newest: $(READY)
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not full" -x --processor-budget $(CHECK_S)
+	$(BIN)/mypy & types=$$!; \
+	$(BIN)/python -m pytest $(SPREAD) -n 2 -m "not slow and not full" -x --processor-budget $(CHECK_S); tests=$$?; \
+	wait $$types && exit $$tests
 
 # Sources below $$PRIMUS_SEARCH_CLIENTS: folders of tests/support/judge/checkouts.py; what is missing is skipped, with its name.
 JUDGED := tests/tools/test_argument_tables.py tests/tools/test_random_scripts.py tests/launch/test_setting_verdicts.py \

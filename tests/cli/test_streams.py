@@ -27,6 +27,7 @@ def test_ascii_and_closed_streams_end_no_command(command: str) -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
+@pytest.mark.in_turn
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_output_is_one_sentence() -> None:
     done = shell("primus-search models > /dev/full")
@@ -55,6 +56,7 @@ def test_a_container_without_home_or_user_searches(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("command", ["primus-search models", "primus-search words", "primus-search models --json"])
 def test_a_reader_that_went_away_is_no_failed_check(command: str) -> None:

@@ -71,6 +71,7 @@ def test_a_run_whose_inputs_are_gone_is_compared_by_what_it_recorded(run_of: Mak
     assert found.figures["tokens_per_s_per_gpu"][1] == gone.ranking[0]["tokens_per_s_per_gpu"]
 
 
+@pytest.mark.in_turn
 def test_the_command_prints_both_ways(run_of: Maker, usual: SavedRun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     other, terminal = run_of(space=AXES | {"hardware.link_GBps": 20, "fp8": "none"}), CliRunner()

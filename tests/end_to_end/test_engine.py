@@ -76,6 +76,7 @@ def test_what_a_worker_raises_is_raised_with_where(funnel: Funnel, monkeypatch: 
     assert "in fails" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.in_turn
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_range_that_memory_does_not_hold_is_named_and_the_rest_answered(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,7 @@ def test_a_larger_budget_continues_a_run_whose_budget_ran_out(
     assert ranking_of(tmp_path) == whole
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_journal_costs_time_and_never_the_answer(

@@ -59,7 +59,7 @@ def brute_force(space: Space) -> tuple[list[int], list[int]]:
     return ranked, frontier
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_pruning_loses_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     space = space_of(seed)

@@ -85,6 +85,7 @@ def test_trials_are_read_learned_from_and_kept(run: Path, tmp_path: Path) -> Non
     assert study.best_trial.value == pytest.approx(found.best.tokens_per_s_per_gpu)
 
 
+@pytest.mark.in_turn
 def test_a_loop_that_was_cut_goes_on_to_the_same_end(run: Path, tmp_path: Path) -> None:
     whole = looped(run, tmp_path / "whole")
     looped(run, tmp_path / "cut", trials=2)

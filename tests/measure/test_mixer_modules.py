@@ -108,6 +108,7 @@ def test_flops_and_activations_of_a_mixer_are_those_torch_counts(name: str, rank
         assert backward == pytest.approx(2.0 * forward, rel=0.01)
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("name", ["qwen3.5_122b_a10b", "nemotron3_super", "deepseek_v3.2"])
 def test_layers_of_hybrid_models_keep_what_torch_keeps(name: str) -> None:

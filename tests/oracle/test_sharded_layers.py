@@ -67,6 +67,7 @@ def test_experts_in_a_group_of_their_own_are_not_reduced_beside_the_dense_weight
 PRESETS = [*LARGEST, "kimi_k2", "qwen3_235b_a22b", "gpt_oss_120b", "mixtral_8x22b", "nemotron4_340b"]
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in LARGEST else pytest.mark.full) for n in PRESETS])
 def test_a_sharded_layer_traces_at_full_size_in_five_seconds_without_allocating_a_gigabyte(name: str) -> None:

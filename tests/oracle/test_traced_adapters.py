@@ -45,7 +45,7 @@ CASES: list[tuple[str, Adapters, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("name", "adapters", "knobs"), CASES)
 def test_what_a_frozen_layer_keeps_and_computes_is_what_torch_counts(
     name: str, adapters: Adapters, knobs: dict[str, Any]

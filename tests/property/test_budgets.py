@@ -68,6 +68,7 @@ def counts_of(error: NothingFits) -> tuple[int, int]:
     return int(looked_at.replace(",", "")), int(legal.replace(",", ""))
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_nothing_false_is_said_of_a_search_that_a_budget_ends(number: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def rows_of(found: ClusterResult) -> tuple[bytes, ...]:
     return (*(csv_bytes(table.rows()) for table in tables), repr(numbers).encode(), repr(counts).encode())
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("number", range(COUNT))
 def test_a_list_equals_its_members(number: int, tmp_path: Path) -> None:

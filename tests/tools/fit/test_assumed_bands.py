@@ -40,11 +40,13 @@ def test_a_band_holds_what_other_stacks_would_have_done() -> None:
     assert high > 1.05 and runs > 0
 
 
+@pytest.mark.in_turn
 def test_what_a_stack_errs_by_itself_moves_the_band_with_it() -> None:
     right, slow = bands(0.0)["megatron_lm"][ASSUMED + "dense"], bands(-0.1)["megatron_lm"][ASSUMED + "dense"]
     assert slow[1] == pytest.approx(right[1] * np.exp(0.1), rel=1e-9)
 
 
+@pytest.mark.in_turn
 def test_one_band_of_peaks_serves_every_stack_and_needs_no_measured_rate() -> None:
     found = bands(0.0)
     assert found["megatron_lm"][ASSUMED + "memory"] == found["torchtitan"][ASSUMED + "memory"]
