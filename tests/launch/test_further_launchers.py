@@ -109,3 +109,35 @@ def test_a_model_without_a_value_is_none(folder: Path) -> None:
     path.write_text(FILES["colossal.sh"].replace("Qwen/Qwen2.5-7B", "$NOWHERE").replace("$NOWHERE", ""))
     with pytest.raises(InputError, match="names no model; give --model a preset"):
         start(path, "h100", 1)
+
+
+def test_a_length_by_a_name_of_its_own_is_not_assumed(tmp_path: Path) -> None:
+    (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 sft.py {TUNE} --max_text_length 300")
+    assert read_experiment(tmp_path / "tune.sh").seq_length is None
+    (tmp_path / "tune.sh").write_text(f"python sft.py {TUNE} --source_max_len 16 --target_max_len 512")
+    assert read_experiment(tmp_path / "tune.sh").seq_length == 528
+
+
+def test_a_trainer_without_a_configuration_says_that_nothing_is_sharded(folder: Path) -> None:
+    said = [note for note in read_experiment(folder / "plain.sh").assumed if note.startswith("sharding = none")]
+    assert len(said) == 1 and "accelerate or DeepSpeed" in said[0]
+
+
+@pytest.mark.parametrize("name", ["ppo_training", "reward_modeling", "run_mlm"])
+def test_a_step_that_is_no_fine_tuning_is_known_by_its_program(folder: Path, name: str) -> None:
+    path = folder / "plain.sh"
+    path.write_text(FILES["plain.sh"].replace("run_clm", name), encoding="utf-8")
+    with pytest.raises(InputError, match=f"program or file: {name}: .* is priced by primus-search project --model"):
+        read_experiment(path)
+
+
+def test_several_trainings_that_differ_are_listed_and_those_alike_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "tune.sh"
+    path.write_text(
+        f"for lr in 1e-5 2e-5; do torchrun --nproc_per_node 8 sft.py {TUNE} --max_length 512 --lr $lr; done\n"
+        "python evaluate.py --model_name_or_path gpt2"
+    )
+    assert read_experiment(path).world.gpus == 8
+    path.write_text(f"torchrun sft.py {TUNE} --max_length 512\ntorchrun sft.py {TUNE} --max_length 1024")
+    with pytest.raises(InputError, match=r"several trainings, which differ in max_length \(512, 1024\): leave one"):
+        read_experiment(path)

@@ -70,7 +70,7 @@ class Launcher:
     translated: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
-    assumed: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    assumed: Mapping[str, tuple[int | str, str]] = field(default_factory=dict)
     overrules: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     lora: LoraKeys = field(default_factory=LoraKeys)

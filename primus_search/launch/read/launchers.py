@@ -52,11 +52,7 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
     for one in launchers().values():
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, text, one)[0] if has_command else given
-        if (
-            (has_command or not (is_script or one.is_command))
-            and one.where
-            and all(holds(given, dict([pair])) for pair in one.where.items())
-        ):
+        if (has_command or not (is_script or one.is_command)) and one.where and _has_keys(one, given):
             return one
         if has_command and not given and one.where and all(key.rstrip("*") in text for key in one.where):
             return one  # it wants arguments that it was not started with
@@ -68,11 +64,12 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
 # --- what a file gives ------------------------------------------------------------------------------------------------
 
 
-def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any], list[str], dict[str, str]]:
-    """Settings of the last command of a launcher, those of documents beside the script that it names; its words; and
-    the variables of the script."""
+def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any], list[list[str]], dict[str, str]]:
+    """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
+    of its commands, where some have its keys of those alone; and the variables of the script."""
     script = bash.followed(text, os.environ, path.parent)
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
+    runs = [one for one in runs if _has_keys(launcher, dict(_words(one)))] or runs
     words = runs[-1] if runs else []
     given: dict[str, Any] = {}
     for word in words:
@@ -84,11 +81,27 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
         given[key] = written(value)
     if program := next((Path(word).stem for word in words if word.endswith(".py")), ""):
         given[PROGRAM] = program
-    return given, words, {**os.environ, **bash.slurm(text), **script.variables.values}
+    return given, runs, {**os.environ, **bash.slurm(text), **script.variables.values}
 
 
-PROGRAM = "program of the command"
-"""The key under which a table finds the name of the Python file that a command starts."""
+def _has_keys(launcher: Launcher, given: Settings) -> bool:
+    """Whether settings have each of the keys of a launcher, with the values that they have there."""
+    return all(holds(given, dict([pair])) for pair in launcher.where.items())
+
+
+def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
+    """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
+    counted = {*launcher.renamed, *launcher.translated, *launcher.model, *launcher.own, *names_in(launcher)}
+    given = [{key: str(value) for key, value in _words(words) if key in counted} for words in runs]
+    differ = sorted({key for one in given for key in one if any(other.get(key) != one[key] for other in given)})
+    if differ:
+        listed = (f"{key} ({', '.join(dict.fromkeys(one.get(key, 'none') for one in given))})" for key in differ)
+        what = f"starts several trainings, which differ in {'; '.join(listed)}: leave one of them"
+        raise ValueError(as_script_text(what))
+
+
+PROGRAM = "program or file"
+"""The key under which a table finds the name of the Python file that a command starts, or of the document."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
@@ -127,11 +140,13 @@ def read_launcher(
     words: list[str] = []
     variables: dict[str, str] = {}
     if path.suffix in ENDS:
-        given = settings_of(path, text)
+        given = {PROGRAM: path.stem, **settings_of(path, text)}
     else:
-        given, words, variables = _of_script(path, text, launcher)
-        if not words:
+        given, runs, variables = _of_script(path, text, launcher)
+        if not runs:
             raise ValueError(f"wants arguments: {started_with(text, '1')}")
+        _refuse_several(launcher, runs)
+        words = runs[-1]
     started = _world(launcher, given, words, variables)
     return of_given(path, launcher, given, world, model, of_contract, started)
 
@@ -179,7 +194,12 @@ def of_given(
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         sizes = ("global_batch_size", "micro_batch_size")
         found |= {name: 2 * whole(name, found[name], least=1) for name in sizes if name in found}
-    assumed = {key: row for key, row in launcher.assumed.items() if _is_open(launcher, key, found, stated)}
+    cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
+    assumed = {
+        key: row
+        for key, row in launcher.assumed.items()
+        if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length")
+    }
     found |= {key: value for key, (value, _) in assumed.items()}
     found |= sized(launcher, given, found, started.gpus or world, loaded)
     found = {key: as_script_text(value) if isinstance(value, str) else value for key, value in found.items()}
@@ -196,11 +216,18 @@ def of_given(
         written={},
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
         assumed=(
-            *(f"{key} = {value}: {why}; --set {key}=N changes it" for key, (value, why) in assumed.items()),
+            *(f"{key} = {value}: {why}; --set {key}=.. changes it" for key, (value, why) in assumed.items()),
             *(full_rows(packing) or read.assumed),
             *launcher.notes,
         ),
     )
+
+
+_LENGTH = re.compile(
+    r"(?:^|[._])(?:max_|model_max_|train_)?(?:seq|context|input|source|src|cutoff|text|token)\w{0,12}len(?:gth)?$"
+    r"|(?:^|[._])max_len(?:gth)?$"
+)
+"""What a key is called that cuts rows of text."""
 
 
 def _is_open(launcher: Launcher, key: str, found: Settings, stated: Settings) -> bool:
