@@ -253,6 +253,16 @@ def test_a_recipe_of_another_model_or_none_is_refused() -> None:
         launch_files(replace(job, recipe="llama3_8b_pretran"))
 
 
+@pytest.mark.parametrize("model", ["gemma2_9b", "minimax_m3", "glm5.2", "deepseek_v4_flash"])
+def test_a_recipe_brings_the_parts_of_its_model_that_no_argument_says(model: str) -> None:
+    job = nemo_jobs(model, 1)[0]
+    with pytest.raises(Inexpressible, match=f"no arguments for parts of {model}: .*; --recipe brings them: ") as caught:
+        launch_files(job)
+    recipe = str(caught.value).rpartition(": ")[2].partition(",")[0]
+    found = overrides(launch_files(replace(job, recipe=recipe)).texts["nemo.sh"])
+    assert found.keys().isdisjoint({"model.hidden_size", "model.num_layers", "model.kv_channels"})
+
+
 def test_runs_of_a_recipe_that_differ_are_named_by_what_differs(tmp_path: Path) -> None:
     run = (
         "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config model.tensor_model_parallel_size=$TP"

@@ -76,14 +76,15 @@ def must_start(job: LaunchJob, settings: Mapping[str, Any]) -> None:
         raise Inexpressible(f"{job.framework.title} does not start it: {'; '.join(map(str, problems))}")
 
 
-def _arguments_of(job: LaunchJob) -> dict[str, Any]:
+def arguments_of(job: LaunchJob) -> dict[str, Any]:
+    """The arguments of the job's model, whether or not they say all of it."""
     stages = job.stage_parts if job.model.is_single_block else ()
     return model_arguments(job.model, job.workload.seq_length, job.row["tp"], stages)
 
 
 def model_settings(job: LaunchJob) -> dict[str, Any]:
     """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
-    said = _arguments_of(job)
+    said = arguments_of(job)
     read = read_back(job.model, said)
     lost = read if isinstance(read, list) else unsaid(job.model, read)
     lost += refused_constants(job)
@@ -95,7 +96,7 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
 
 def edits(job: LaunchJob, beside: Mapping[str, Any] = NOTHING) -> list[str]:
     """Constants of the model that no argument says, nor a setting `beside` them, for a person to set."""
-    said = Document("arguments", megatron_keys(job.model, _arguments_of(job)) | dict(beside))
+    said = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
     read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)))
     return unsaid_constants(job.model, read)
 

@@ -17,8 +17,8 @@ from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
 from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes
-from primus_search.launch.write.job import Inexpressible, LaunchJob
-from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
+from primus_search.launch.write.job import Inexpressible, LaunchJob, has_other_gate
+from primus_search.launch.write.megatron import arguments_of, candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import model_arguments
@@ -35,13 +35,15 @@ OF_PRECISION: Mapping[str, str] = {
 
 def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
-    said = model_settings(job) | candidate_settings(job) | argument_table("training")
+    said = _sizes(job) | candidate_settings(job) | argument_table("training")
     spelling = argument_table("nemo")
     left_out = spelling["of_gpt"] if job.model.is_single_block else []
     off = {key: value for key, value in spelling["off"].items() if key not in left_out}
     resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
+    if has_other_gate(job.model):
+        del found["model.bias_activation_fusion"]  # of SwiGLU and GELU alone; the recipe says what its gate takes
     if job.workload.image_tokens:
         found |= {"model.freeze_language_model": False}
         found |= dict.fromkeys(OF_TOWERS, not job.workload.trains_towers)
@@ -53,6 +55,17 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
 
 PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
 """What recipes of FP8 have on and Megatron refuses without it, under both of its names."""
+
+
+def _sizes(job: LaunchJob) -> dict[str, Any]:
+    """Arguments of the model; a recipe brings the parts of its own that none says."""
+    if job.recipe:
+        return arguments_of(job)
+    try:
+        return model_settings(job)
+    except Inexpressible as error:
+        own = _recipes_of(job)
+        raise Inexpressible(f"{error}; --recipe brings them: {own}" if own else str(error)) from error
 
 
 OF_TOWERS = ("model.freeze_vision_model", "model.freeze_vision_projection")
@@ -95,8 +108,8 @@ def difference(job: LaunchJob) -> dict[str, Any]:
     named = model_of(recipe)
     mode = _mode(job) or "pretrain"
     if named is None or not _is_of(recipe, job.model) or mode_of(name) not in ("", mode):
-        own = sorted((one for one, r in recipes().items() if mode_of(one) == mode and _is_of(r, job.model)), key=len)
-        listed = f"{mode} recipes of {job.model.name}: {', '.join(own[:MOST_NAMED])}"
+        own = _recipes_of(job)
+        listed = f"{mode} recipes of {job.model.name}: {own}"
         trained = f"trains {recipe.model or 'a model of its own'} ({mode_of(name)})"
         raise Inexpressible(f"{name} {trained}; {listed if own else f'no {mode} recipe has this model'}")
     if not fits_its_gpus(name):
@@ -111,6 +124,13 @@ def difference(job: LaunchJob) -> dict[str, Any]:
         for key, value in overrides(job).items()
         if key in table["always"] or not same(_of_recipe(recipe, key, usual), value)
     }
+
+
+def _recipes_of(job: LaunchJob) -> str:
+    """The first recipes that train the model of a job as the job does."""
+    mode = _mode(job) or "pretrain"
+    own = (one for one, r in recipes().items() if mode_of(one) == mode and _is_of(r, job.model) and fits_its_gpus(one))
+    return ", ".join(sorted(own, key=len)[:MOST_NAMED])
 
 
 HEAD_IN_FP8 = "model.fp8_output_proj"
