@@ -45,14 +45,17 @@ class Ablation:
 def ablations(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept) -> list[Ablation]:
     """Every knob the candidate uses, what it gives first."""
     used = [k.name for k in KNOBS if not k.detail_of and base[k.name] != k.off]
-    every = [_ablation(evaluator, base, figures, kept, knob) for knob in used]
-    found = [one for one in every if one.alone.changes]  # a knob that is idle where it stands changes nothing
+    trials = evaluator.try_out(base, [{knob: KNOB[knob].off} for knob in used])
+    found = [
+        _ablation(evaluator, base, figures, kept, knob, alone)
+        for knob, alone in zip(used, trials, strict=True)
+        if alone.changes  # a knob that is idle where it stands changes nothing
+    ]
     return sorted(found, key=lambda one: -(one.gain if one.gain is not None else float("-inf")))
 
 
-def _ablation(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept, knob: str) -> Ablation:
+def _ablation(evaluator: Evaluator, base: Values, figures: Figures, kept: Kept, knob: str, alone: Trial) -> Ablation:
     off, rate = KNOB[knob].off, figures.expected_tokens_per_s_per_gpu
-    alone = evaluator.try_out(base, {knob: off})
     gain = rate / alone.figures.expected_tokens_per_s_per_gpu - 1.0 if alone.figures else None
     row = kept.best(knob, word(knob, off))
     tuned = rate / row[RATE] - 1.0 if row else None
@@ -87,16 +90,19 @@ class Neighbour:
 
 def steps(evaluator: Evaluator, base: Values, figures: Figures) -> list[Neighbour]:
     """Every step, axis by axis."""
+    idle = ("schedule", "vpp", "pipeline_layout") if base["pp"] == 1 else ()
+    every = [
+        (axis, value, is_in_space)
+        for axis in AXES
+        if axis not in idle
+        for value, is_in_space in _neighbours(axis, evaluator.choice, base[axis])
+    ]
+    trials = evaluator.try_out(base, [{axis: value} for axis, value, _ in every])
     found = []
-    for axis in AXES:
-        if axis in ("schedule", "vpp", "pipeline_layout") and base["pp"] == 1:
-            continue
-        for value, is_in_space in _neighbours(axis, evaluator.choice, base[axis]):
-            trial = evaluator.try_out(base, {axis: value})
-            if not trial.changes:
-                continue  # the axis does not matter here
-            gain = trial.gain(figures)
-            behind = None if gain is None else -gain
+    for (axis, _, is_in_space), trial in zip(every, trials, strict=True):
+        gain = trial.gain(figures)
+        behind = None if gain is None else -gain
+        if trial.changes:  # else the axis does not matter here
             found.append(Neighbour(axis=axis, trial=trial, is_in_space=is_in_space, behind=behind))
     return found
 

@@ -7,7 +7,7 @@ a larger batch, graphs, an axis the space leaves out) show what a change of plan
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from primus_search.values.machine.stack import with_numbers
 WORTH_SAYING = 0.02  # share of the step (or of the device's memory) below which a part is not worth advice
 WORTH_DOING = 0.003  # gain below which a remedy does not count as one: far inside the error of any projection
 ROOM = 0.10  # share of device memory left over that counts as room to spend
+
+
+Change = tuple[tuple[str, AxisValue], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class Advice:
 def advice(evaluator: Evaluator, base: Values, figures: Figures) -> list[Advice]:
     """Findings on one candidate: those with a remedy first, by what it gains, then by share."""
     subject = _Subject(evaluator, base, figures)
-    found = [one for check in _checks() if (one := _checked(subject, check)) is not None]
+    found = [one for check in subject.checks if (one := _checked(subject, check)) is not None]
     return sorted(found, key=lambda one: (-(one.best.gain or 0.0) if one.best else 0.0, -one.share))
 
 
@@ -79,20 +82,31 @@ class _Subject:
     def share(self, *parts: str) -> float:
         return sum(self.figures.step[part] for part in parts) / self.figures.step_s
 
-    def found(self, topic: str, finding: str, share: float, remedies: Iterator[Remedy]) -> Advice | None:
-        if share < WORTH_SAYING:
-            return None
-        ranked = sorted(remedies, key=lambda r: (not r.trial.fits, -(r.gain if r.gain is not None else -1e9)))
-        return Advice(topic=topic, finding=finding, share=share, remedies=tuple(ranked))
+    def share_of(self, check: Mapping[str, Any]) -> float:
+        """The share that a row of advice.yaml is about: parts of the step, else memory that is room to spend."""
+        spare = self.figures.headroom_bytes / self.evaluator.choice.cluster.accelerator.hbm_bytes
+        return self.share(*check["parts"]) if check["parts"] else spare if spare > ROOM else 0.0
 
-    def axes(self, *changes: Mapping[str, AxisValue]) -> Iterator[Remedy]:
-        """Other values of axes; a change to what is already there is none."""
+    @cached_property
+    def checks(self) -> list[Mapping[str, Any]]:
+        """Rows of advice.yaml for what stands out."""
+        there = [check for check in _checks() if "needs" not in check or self.number(check["needs"]) != 1]
+        return [check for check in there if self.share_of(check) >= WORTH_SAYING]
+
+    @cached_property
+    def trials(self) -> Mapping[Change, Trial]:
+        """What the rows of `checks` change of its axes, tried together; a change to what is already there is none."""
+        every = dict.fromkeys(change for check in self.checks for one in check["try"] for change in _changes(self, one))
+        moving = [change for change in every if any(self.base[name] != value for name, value in change)]
+        return dict(zip(moving, self.evaluator.try_out(self.base, list(map(dict, moving))), strict=True))
+
+    def axes(self, changes: Iterator[Change]) -> Iterator[Remedy]:
+        """Other values of axes."""
         for change in changes:
-            if any(self.base[name] != value for name, value in change.items()):
-                trial = self.evaluator.try_out(self.base, change)
-                if trial.changes:
-                    gain, is_offered = trial.gain(self.figures), self._offers(change)
-                    yield Remedy(what=change_text(trial), trial=trial, gain=gain, is_in_space=is_offered)
+            trial = self.trials.get(change)
+            if trial and trial.changes:
+                gain, is_offered = trial.gain(self.figures), self._offers(change)
+                yield Remedy(what=change_text(trial), trial=trial, gain=gain, is_in_space=is_offered)
 
     def cluster(self, what: str, change: Callable[[Cluster], Cluster]) -> Iterator[Remedy]:
         """The same candidate on a changed machine."""
@@ -120,8 +134,8 @@ class _Subject:
     def number(self, name: str) -> int:
         return int(self.base[name])  # type: ignore[arg-type]
 
-    def _offers(self, change: Mapping[str, AxisValue]) -> bool:
-        return all(value in self.evaluator.choice.axis(name).values for name, value in change.items())
+    def _offers(self, change: Change) -> bool:
+        return all(value in self.evaluator.choice.axis(name).values for name, value in change)
 
     def _elsewhere(self, what: str, evaluator: Evaluator) -> Remedy:
         broken = evaluator.broken(self.base)
@@ -137,17 +151,14 @@ def _precision(subject: _Subject) -> str:
 
 def _checked(subject: _Subject, check: Mapping[str, Any]) -> Advice | None:
     """One row of advice.yaml for a candidate; None where nothing is worth saying."""
-    f, hbm = subject.figures, subject.evaluator.choice.cluster.accelerator.hbm_bytes
-    spare = f.headroom_bytes / hbm
-    share = subject.share(*check["parts"]) if check["parts"] else spare if spare > ROOM else 0.0
-    if "needs" in check and subject.number(check["needs"]) == 1:
-        return None
+    f, hbm, share = subject.figures, subject.evaluator.choice.cluster.accelerator.hbm_bytes, subject.share_of(check)
     words = {**subject.base, "share": share, "bubble_ratio": f.bubble_ratio, "microbatches": f.microbatches, "dp": f.dp}
     words |= {"headroom_GB": f.headroom_bytes / GB, "hbm_GB": hbm / GB, "precision": _precision(subject)}
-    tried = (remedy for one in check["try"] for remedy in _remedies(subject, one))
-    found = subject.found(check["topic"], check["finding"].format(**words), share, tried)
-    is_shown = not check.get("quiet") or (found is not None and (found.best or found.best_without_room))
-    return found if is_shown else None
+    tried = [remedy for one in check["try"] for remedy in _remedies(subject, one)]
+    tried.sort(key=lambda r: (not r.trial.fits, -(r.gain if r.gain is not None else -1e9)))
+    finding = check["finding"].format(**words)
+    found = Advice(topic=check["topic"], finding=finding, share=share, remedies=tuple(tried))
+    return found if not check.get("quiet") or found.best or found.best_without_room else None
 
 
 def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:
@@ -161,8 +172,13 @@ def _remedies(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Remedy]:
         numbers = {one["stack"]: one["to"] if "to" in one else getattr(stack.experts, one["from"])}
         yield from subject.cluster(one["what"], lambda c: replace(c, stack=with_numbers(c.stack, numbers)))
     else:
-        axes = {name: _values(subject, name, value, one) for name, value in one.items() if name in KNOB}
-        yield from subject.axes(*(dict(zip(axes, values, strict=True)) for values in product(*axes.values())))
+        yield from subject.axes(_changes(subject, one))
+
+
+def _changes(subject: _Subject, one: Mapping[str, Any]) -> Iterator[Change]:
+    """The changes of axes that one entry of `try` stands for."""
+    axes = {name: _values(subject, name, value, one) for name, value in one.items() if name in KNOB}
+    return (tuple(zip(axes, values, strict=True)) for values in product(*axes.values()) if axes)
 
 
 def _values(subject: _Subject, name: str, value: Any, one: Mapping[str, Any]) -> list[AxisValue]:

@@ -39,7 +39,9 @@ SITES = {
 
 def answered(result: SearchResult) -> SearchResult:
     """The result with its answer."""
-    return replace(result, answer=answer_of(result))
+    found = replace(result, answer=answer_of(result))
+    vars(found)["ranked_rows"] = result.ranked_rows  # cached: the tables are the same
+    return found
 
 
 def answer_of(result: SearchResult) -> Answer:

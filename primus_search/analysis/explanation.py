@@ -24,7 +24,6 @@ from primus_search.cost.projection import Memory, Projection
 from primus_search.exploration.expected import UnmeasuredGain, unmeasured_gain
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, figures_of, values_of
 from primus_search.exploration.ranking_table import is_row_lost
-from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.evidence_files import load_ranges
 from primus_search.schedule import Timeline
@@ -36,14 +35,10 @@ from primus_search.values.layout import Layout
 
 @dataclass(frozen=True)
 class Explained:
-    """One candidate of a run; its parts are worked out on demand.
-
-    opened  the kept rows of its cluster, where they have been read before
-    """
+    """One candidate of a run; its parts are worked out on demand."""
 
     run: SavedRun
     rank: int
-    opened: Kept | None = None
 
     @cached_property
     def one(self) -> Candidates:
@@ -133,15 +128,9 @@ class Explained:
         return memory_by_rank(self.job, self.one)
 
     @cached_property
-    def kept(self) -> Kept:
-        if self.opened is not None:
-            return self.opened
-        number = self.space.clusters.index(self.choice)
-        return Kept.open(self.run.path, number, is_exact=bool(self.run.facts["exact"]))
-
-    @cached_property
     def ablations(self) -> list[Ablation]:
-        return ablations(self.evaluator, self.base, self.figures, self.kept)
+        kept = self.run.kept(self.space.clusters.index(self.choice))
+        return ablations(self.evaluator, self.base, self.figures, kept)
 
     @cached_property
     def steps(self) -> list[Neighbour]:

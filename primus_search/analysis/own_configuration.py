@@ -137,9 +137,9 @@ def _best_pair(
             groups[head] = (*groups.get(head, ()), name)
     found: tuple[Values, Figures, tuple[str, ...]] | None = None
     least = (before.fits, before.expected_tokens_per_s_per_gpu)
-    for heads in [*combinations(groups, 2), *((one,) for one in groups)]:
-        names = [name for head in heads for name in groups[head]]
-        trial = evaluator.try_out(own, {name: best[name] for name in names}, may_follow=False)
+    heads = [*combinations(groups, 2), *((one,) for one in groups)]
+    every = [{name: best[name] for head in one for name in groups[head]} for one in heads]
+    for trial in evaluator.try_out(own, every, may_follow=False):
         if trial.figures is not None and (trial.fits, trial.figures.expected_tokens_per_s_per_gpu) > least:
             least = trial.fits, trial.figures.expected_tokens_per_s_per_gpu
             found = trial.values, trial.figures, tuple(trial.changes)

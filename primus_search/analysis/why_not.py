@@ -108,7 +108,7 @@ def _of_file(path: Path, base: neighbours.Values, evaluator: neighbours.Evaluato
 
 def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Mapping[str, AxisValue]) -> WhyNot:
     """The answer for a candidate and the requested axes."""
-    alone = evaluator.try_out(base, asked)
+    (alone,) = evaluator.try_out(base, [asked])
     misses = alone.is_legal and not alone.fits
     would_fit = tuple(neighbours.single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
     narrowed = evaluator.choice.with_axes([Axis(name=name, values=(value,)) for name, value in asked.items()])

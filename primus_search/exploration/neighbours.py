@@ -206,14 +206,13 @@ class Evaluator:
 
     def project(self, rows: Sequence[Values]) -> list[Figures]:
         """Figures of legal configurations."""
-        return self.figures(table_of(rows))
+        return self.figures(table_of(rows)) if rows else []
 
     def figures(self, c: Candidates) -> list[Figures]:
         """Figures of every row of a table, its traced memory where re-validation showed that it does not fit."""
         projection, shown = self.projector.project(c), self.shown_not_to_fit(c)
         shares = self.expected_shares(c, projection)
-        found = [figures_of(projection, i, float(shares[i])) for i in range(len(c))]
-        return [one if lack is None else _with_headroom(one, lack) for one, lack in zip(found, shown, strict=True)]
+        return [_figures_at(projection, i, float(shares[i]), shown[i]) for i in range(len(c))]
 
     def expected_shares(self, c: Candidates, projection: Projection) -> Floats:
         """Expected over projected rate of every row: the measured rate of one that was run, of others the stack's
@@ -305,28 +304,26 @@ class Evaluator:
                 job, cells = self._alone(settled)
         return settled
 
-    def try_out(self, base: Values, requested: Values, *, may_follow: bool = True) -> Trial:
-        """`base` with the axes of `changes` changed; others (`Knob.followers`) follow only where the rules want it."""
-        wanted = dict(requested)
-        if "tp" in requested and "sequence_parallel" not in requested:
-            had = bool(base["sequence_parallel"]) or base["tp"] == 1
-            wanted["sequence_parallel"] = int(requested["tp"]) > 1 and had  # type: ignore[arg-type]
-        if "recompute" in requested and int(requested["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
-            wanted |= {"recompute_num_layers": 0, "recompute_method": 0}
-        values: Values = self.settled({**base, **wanted})
-        broken, figures = self.broken(values), None
-        if not broken:
-            figures = self.project([values])[0]
-        elif may_follow and (found := self._with_followers(base, wanted, requested)):
-            values, figures = found
-        changes = _changes(base, requested, values)
-        followed = tuple(name for name in changes if name not in requested)
-        return Trial(values=values, changes=changes, followed=followed, broken=broken, figures=figures)
+    def try_out(self, base: Values, every: Sequence[Values], *, may_follow: bool = True) -> list[Trial]:
+        """`base` with each of some changes; other axes (`Knob.followers`) follow only where the rules want it."""
+        changed = [{**base, **_wanted(base, requested)} for requested in every]
+        settled: list[Values] = list(map(self.settled, changed))
+        broken = list(map(self.broken, settled))
+        legal = iter(self.project([values for values, rules in zip(settled, broken, strict=True) if not rules]))
+        found = []
+        for requested, wanted, values, rules in zip(every, changed, settled, broken, strict=True):
+            figures = None if rules else next(legal)
+            if rules and may_follow and (near := self._with_followers(base, wanted, requested)):
+                values, figures = near
+            changes = _changes(base, requested, values)
+            followed = tuple(name for name in changes if name not in requested)
+            found.append(Trial(values=values, changes=changes, followed=followed, broken=rules, figures=figures))
+        return found
 
     def _with_followers(self, base: Values, wanted: Values, requested: Values) -> tuple[Values, Figures] | None:
         """The nearest legal configuration: one that fits before one that does not, fewest changes, then fastest."""
         free = [axis for name in requested for axis in KNOB[name].followers if axis not in requested]
-        axes: dict[str, tuple[AxisValue, ...]] = {name: (wanted.get(name, base[name]),) for name in AXES}
+        axes: dict[str, tuple[AxisValue, ...]] = {name: (wanted[name],) for name in AXES}
         size = 1
         for axis in dict.fromkeys(free):
             values = self._choices(axis, base)
@@ -354,11 +351,12 @@ class Evaluator:
 
     def best_of(self, table: Candidates, distance: Ints | int = 0) -> tuple[dict[str, AxisValue], Figures]:
         """Of legal rows one that fits, then that of the least distance, then the fastest to expect."""
-        projection = self.projector.project(table)
-        misses = (projection.headroom_bytes < 0) | np.array([one is not None for one in self.shown_not_to_fit(table)])
-        step_s = projection.step.total / self.expected_shares(table, projection)
-        best = table.take(np.lexsort((step_s, np.broadcast_to(distance, len(table)), misses))[:1])
-        return values_of(best), self.figures(best)[0]
+        projection, shown = self.projector.project(table), self.shown_not_to_fit(table)
+        misses = (projection.headroom_bytes < 0) | np.array([one is not None for one in shown])
+        shares = self.expected_shares(table, projection)
+        order = np.lexsort((projection.step.total / shares, np.broadcast_to(distance, len(table)), misses))
+        best = int(order[0])
+        return values_of(table, best), _figures_at(projection, best, float(shares[best]), shown[best])
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""
@@ -379,10 +377,24 @@ class Evaluator:
         return GridJob.on(self.choice, self.space, axes)
 
 
-def _with_headroom(figures: Figures, headroom_bytes: float) -> Figures:
-    """Figures with other bytes to spare; its parts stay those of the projection."""
+def _figures_at(projection: Projection, row: int, expected_share: float, headroom_bytes: float | None) -> Figures:
+    """`figures_of`, with other bytes to spare where they are given; its parts stay those of the projection."""
+    figures = figures_of(projection, row, expected_share)
+    if headroom_bytes is None:
+        return figures
     more = figures.headroom_bytes - headroom_bytes
     return replace(figures, memory_bytes=figures.memory_bytes + more, headroom_bytes=headroom_bytes)
+
+
+def _wanted(base: Values, requested: Values) -> dict[str, AxisValue]:
+    """The requested axes with those that are part of such a change."""
+    wanted = dict(requested)
+    if "tp" in requested and "sequence_parallel" not in requested:
+        had = bool(base["sequence_parallel"]) or base["tp"] == 1
+        wanted["sequence_parallel"] = int(requested["tp"]) > 1 and had  # type: ignore[arg-type]
+    if "recompute" in requested and int(requested["recompute"]) != Recompute.FULL:  # type: ignore[arg-type]
+        wanted |= {"recompute_num_layers": 0, "recompute_method": 0}
+    return wanted
 
 
 def _changes(base: Values, requested: Iterable[str], values: Values) -> dict[str, Any]:
@@ -443,7 +455,7 @@ def cheapest_saving(evaluator: Evaluator, values: Values, least_bytes: float) ->
 
 def _tried(evaluator: Evaluator, values: Values, keep: frozenset[str]) -> list[tuple[Trial, Figures]]:
     """Legal single changes that leave the axes in `keep` alone, with what they make of it."""
-    trials = [evaluator.try_out(values, change) for change in _reliefs(values) if not keep & set(change)]
+    trials = evaluator.try_out(values, [change for change in _reliefs(values) if not keep & set(change)])
     return [(t, t.figures) for t in trials if t.figures is not None and t.changes and not keep & set(t.changes)]
 
 

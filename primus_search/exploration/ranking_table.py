@@ -244,7 +244,8 @@ class RankingTable:
 
     def rows(self, chosen: slice = slice(None)) -> list[dict[str, Any]]:
         """The rows, or some of them, in order, as `row` returns each."""
-        columns = [map(_shown, column[chosen].tolist()) for column in self.figures.values()]
+        chosen_columns = [column[chosen] for column in self.figures.values()]
+        columns = [map(_shown, one.tolist()) if one.dtype.kind == "f" else one.tolist() for one in chosen_columns]
         figures = (dict(zip(self.figures, row, strict=True)) for row in zip(*columns, strict=True))
         words = (self.verdicts, self.time_evidence, self.memory_evidence)
         evidence = zip(*(column[chosen].tolist() for column in words), strict=True)
@@ -280,9 +281,9 @@ FIGURES: Mapping[str, Callable[[RankingTable], Ints | Floats | Bools]] = {
 """Columns of figures of every table of a run, in their order."""
 
 
-def _shown(figure: int | float) -> int | float:
+def _shown(figure: float) -> float:
     """A figure as files show it: 12 digits, so that rows that tie also read alike."""
-    return float(f"{figure:.12g}") if isinstance(figure, float) else figure
+    return float(f"{figure:.12g}")
 
 
 _COUNTED = tuple(

@@ -125,6 +125,8 @@ def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable,
     rest = (PROJECTED,) * len(tail)
     projection, was_run = found.projection.joined(table.projection.take(tail)), table.time_evidence[order] == RUN
     shares = np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order])
+    measured_fits = np.full(len(order), np.nan)
+    measured_fits[list(found.measured_fits)] = list(found.measured_fits.values())
     changed = replace(
         table,
         indices=table.indices[order],
@@ -133,10 +135,10 @@ def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable,
         expected_shares=np.where(was_run, table.expected_rate[order] / projection.tokens_per_s_per_gpu, shares),
         time_evidence=np.where(was_run, RUN, np.array(found.time_evidence + rest)),
         memory_evidence=np.array(found.memory_evidence + rest),
-        measured_fits=np.array([found.measured_fits.get(row, np.nan) for row in range(len(order))]),
+        measured_fits=measured_fits,
     )
     places = changed.order
-    ranks = {int(row): rank for rank, row in enumerate(places, start=1)}
+    ranks = np.argsort(places) + 1
     notes = _notes(found) + [f"rank {ranks[row]}: {text}" for row, text in found.remarks.items()]
     ranking = changed.take(places)
     seen = ranking.is_looked_at

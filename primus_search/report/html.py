@@ -31,7 +31,6 @@ from primus_search.cost.memory.chunk_memory import memories_by_rank
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.ranking_table import PROJECTED
 from primus_search.exploration.result import is_of
-from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.launch.write.job import Inexpressible, LaunchJob
@@ -138,7 +137,7 @@ def content(run: SavedRun, rank: int = 1) -> dict[str, Any]:
     """Everything that the page shows; of several clusters the candidates of that of a rank."""
     facts = run.facts
     cluster, labels = _cluster_of(run, rank)
-    kept = Kept.open(run.path, cluster, is_exact=bool(facts["exact"]))
+    kept = run.kept(cluster)
     ranking = {rank: row for rank, row in enumerate(run.ranking, start=1) if is_of(row, labels)}
     rows = PageRows(kept, ranking, [row for row in run.frontier if is_of(row, labels)])
     data: dict[str, Any] = {
@@ -153,7 +152,7 @@ def content(run: SavedRun, rank: int = 1) -> dict[str, Any]:
         "scaling": scaling(facts),
     }
     try:
-        data |= _projected(rows, Explained(run, rank, kept), run.answer.choices)
+        data |= _projected(rows, Explained(run, rank), run.answer.choices)
     except InputError as error:
         data["notes"].append(f"Gantt, knobs and launch files are left out: {error}")
     return data | {"rows": rows.packed()}

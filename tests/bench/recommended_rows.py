@@ -28,8 +28,8 @@ def line(before: Path, after: Path) -> str:
     newer = {name: KNOB[name].word(KNOB[name].default) for name in COLUMN_NAMES}
     old = newer | {name: _typed(name, texts[name]) for name in COLUMN_NAMES if name in texts}
     names = switch_names(row)
-    plain = evaluator.try_out(base, {name: KNOB[name].column_default for name in names if name not in LAID_OUT})
-    earlier = evaluator.try_out(base, values_of(Candidates.from_words(old)))
+    changes = {name: KNOB[name].column_default for name in names if name not in LAID_OUT}
+    plain, earlier = evaluator.try_out(base, [changes, values_of(Candidates.from_words(old))])
     words = ", ".join(
         (KNOB[name].in_words(row) or f"{name} {spoken(row[name])}") + "*" * (len(run.space.axis(name).values) == 1)
         for name in names

@@ -28,7 +28,7 @@ LEAST_TASK_ROWS = 1024
 """Rows of a task where a small space is dealt to several workers: what costs there is orders, not rows."""
 
 FIRST_SHARE = 4
-"""Tasks per chunk where one process walks a small space: the first ranking is shown when the first of them is done."""
+"""Tasks per chunk where one process walks a small space within a budget: a search ends behind a task."""
 
 FEW_ORDERS = 20
 """Orders that one process searches for before a second one would have started to pay; each takes 50 to 300 ms."""
@@ -58,7 +58,8 @@ def task_rows(funnel: Funnel, workers: int) -> int:
     workers = max(workers, 1)
     wanted = total // (workers * TASKS_PER_WORKER)
     if total <= SMALL_ROWS:
-        return max(wanted, LEAST_TASK_ROWS if workers > 1 else CHUNK_ROWS // FIRST_SHARE)
+        alone = CHUNK_ROWS // FIRST_SHARE if is_limited(funnel) else CHUNK_ROWS
+        return max(wanted, LEAST_TASK_ROWS if workers > 1 else alone)
     chunks = np.clip(-(-wanted // CHUNK_ROWS), 1, MAX_TASK_ROWS // CHUNK_ROWS)
     most = min(MOST_TASKS, max(workers, total // (ROWS_PER_ANSWER * workers)))
     return int(max(chunks, -(-total // (most * CHUNK_ROWS)))) * CHUNK_ROWS

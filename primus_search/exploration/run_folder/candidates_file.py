@@ -26,9 +26,13 @@ def kept_bytes(tables: Sequence[RankingTable], keep: int = 0) -> bytes:
     """The file, of one table per cluster, of each the first `keep` rows; 0: all of them."""
     import pyarrow
 
-    if keep:
-        tables = [table if len(table) <= keep else table.take(np.arange(keep)) for table in tables]
-    return _parquet_bytes(pyarrow.concat_tables([_arrow(table, number) for number, table in enumerate(tables)]))
+    return _parquet_bytes(
+        pyarrow.concat_tables([_arrow(_first(one, keep), number) for number, one in enumerate(tables)])
+    )
+
+
+def _first(table: RankingTable, keep: int) -> RankingTable:
+    return table.take(np.arange(keep)) if 0 < keep < len(table) else table
 
 
 def _parquet_bytes(table: Any) -> bytes:
@@ -171,6 +175,11 @@ class Kept:
     def open(cls, folder: Path, cluster: int, *, is_exact: bool) -> "Kept":
         """Read a run's rows. Raises `InputError` for a missing or damaged file."""
         return cls(table=of_cluster(read_kept(folder), cluster), is_exact=is_exact)
+
+    @classmethod
+    def of(cls, table: RankingTable, keep: int, *, is_exact: bool) -> "Kept":
+        """What `kept_bytes` writes of a cluster."""
+        return cls(table=_arrow(_first(table, keep), 0), is_exact=is_exact)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

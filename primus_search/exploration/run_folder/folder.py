@@ -251,6 +251,8 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def _cells(column: Sequence[Any]) -> Iterable[Any]:
     """Switches as true and false, floats with every digit that matters, words that no spreadsheet evaluates."""
     kinds = set(map(type, column))
+    if kinds in ({str}, {bool}):
+        return map({value: _cell(value) for value in set(column)}.__getitem__, column)
     return map(repr, column) if kinds == {float} else column if kinds == {int} else map(_cell, column)
 
 

@@ -20,6 +20,7 @@ from primus_search.base.version import __version__
 from primus_search.exploration.answer_values import Answer
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.result import SearchResult, is_on, traced_shortfall_bytes
+from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.resolved import RESOLVED, is_of_today, read_resolved, refusal, written_by
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
@@ -83,7 +84,7 @@ class SavedRun:
     def of(cls, result: SearchResult, path: Path) -> "SavedRun":
         """The run of a result that has just been written to `path`; its tables are not read back."""
         run = cls(path=path, facts=read_facts(path), ranking=result.ranked_rows, frontier=result.frontier_rows)
-        run.__dict__["space"] = result.space
+        run.__dict__.update(space=result.space, _result=result)
         run.__dict__["_evaluators"] = [
             (found.choice, replace(found.evaluator, traced_shortfall_bytes=run.traced_shortfall_bytes(found.choice)))
             for found in result.clusters
@@ -167,6 +168,18 @@ class SavedRun:
                 return found
         known.append((choice, Evaluator(self.space, choice, self.traced_shortfall_bytes(choice))))
         return known[-1][1]
+
+    def kept(self, cluster: int) -> Kept:
+        """The kept rows of a cluster, by its number; those of a result that has just been written are not read back."""
+        known: dict[int, Kept] = self.__dict__.setdefault("_kept", {})
+        if cluster not in known:
+            result, is_exact = self.__dict__.get("_result"), bool(self.facts["exact"])
+            known[cluster] = (
+                Kept.of(result.clusters[cluster].ranking, result.keep, is_exact=is_exact)
+                if result
+                else Kept.open(self.path, cluster, is_exact=is_exact)
+            )
+        return known[cluster]
 
     @property
     def note(self) -> str:
