@@ -100,11 +100,21 @@ def test_masters_beside_bf16_moments_are_of_16_bits_where_the_kernel_keeps_them(
     assert master_bytes(stack, *codes) == held
 
 
+@pytest.mark.parametrize(("is_reduced", "held"), [(True, 2.0), (False, 4.0)])
+def test_gradients_of_bridge_are_in_the_type_that_they_reduce_in(is_reduced: bool, held: float) -> None:
+    """main_grads_dtype is read by the arguments of Megatron-LM alone, which Megatron-Bridge does not parse."""
+    nemo, job = load_framework("nemo"), {"main_grads_dtype": "bfloat16", "grad_reduce_in_bf16": is_reduced}
+    row = ROW | words_of(nemo, job, has_experts=False)[0] | {"sharding": "distributed_optimizer"}
+    state = {"stack": decided_numbers(nemo, row, job, has_experts=False).get("gradient_bytes"), "bf16_reduction": 2.0}
+    assert state[row["state_format"]] == held
+
+
 def test_a_step_of_a_job_without_a_batch_is_a_micro_batch_of_every_replica(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
-    path.write_text(
-        SCRIPT.replace("--global-batch-size 64", "--tensor-model-parallel-size 2 --context-parallel-size 2")
-    )
+    text = SCRIPT.replace("--global-batch-size 64", "--tensor-model-parallel-size 2 --context-parallel-size 2")
+    path.write_text(text)
+    assert start(path, "h100", 2).experiment.global_batch_size is None  # it may be a server of the model
+    path.write_text(f"{text} --train-iters 100")
     job = start(path, "h100", 2).experiment
     assert job.global_batch_size == 8 // 4
     assert [note for note in job.assumed if note.startswith("global_batch_size = 2")]

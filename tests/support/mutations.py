@@ -169,7 +169,7 @@ def can_act(file: LaunchFile, key: str) -> bool:
     given = own | translated(framework, {**file.given, **experiment.written})[0]
     row["dp"] = file.gpus // (row["tp"] * row["pp"] * row["cp"])
     has_experts = model is None or model.is_moe
-    names = {file.short(key), *meanings(framework, file.short(key))}
+    names = {*file.spellings(key), *meanings(framework, file.short(key))}
     return all(acts(framework, row, given, one, has_experts=has_experts) for one in names)
 
 
@@ -187,9 +187,13 @@ def said_values(framework: Framework, key: str) -> list[Any]:
     return words + [one[key] for one in settings if key in one]
 
 
+ALIKE = {"position_embedding_type": ["rope", "yarn", "mrope"]}
+"""Values of a size that are one for time and memory: a rotation at other frequencies."""
+
+
 def priced_alike(framework: Framework, key: str, value: Any) -> list[Any]:
     """Values that a list declares to be one with a value."""
-    priced = framework.priced.get(key)
+    priced = framework.priced.get(key, ALIKE.get(key))
     listed = priced if isinstance(priced, list) else [priced]
     return listed if any(same(value, one) for one in listed) else []
 
@@ -224,13 +228,30 @@ def of_type(kind: str, value: Any) -> list[Any]:
     return ["other"]
 
 
+OF_CLASS = ("model.", "comm_overlap.")
+"""Sections of Megatron-Bridge whose settings are decided by the class of a model, and by the stages of a job."""
+
+
 def left_out(file: LaunchFile) -> dict[str, Any]:
-    """Settings that a file does not give, with their defaults, by keys that set them."""
+    """Settings that a file does not give, with their defaults, by keys that set them.
+
+    What no table has of a recipe is as it is priced (`OF_CLASS`).
+    """
     given = {file.arguments[key].name for key in map(file.short, file.given) if key in file.arguments}
     rest = [one for one in arguments(file.release).values() if one.name not in given]
     rest = [one for one in rest if one.flags or file.framework.name != "megatron"]
-    rest = [one for one in rest if not one.name.startswith(("model_spec", "model.flavor", "model.name"))]
-    return {one.name: file.framework.defaults.get(file.short(one.name), one.default) for one in rest}
+    of_others = ("model_spec", "model.flavor", "model.name", "ddp.grad_reduce_in_fp32")  # mixed_precision says the last
+    rest = [one for one in rest if not one.name.startswith(of_others)]
+    framework, model = file.framework, file.experiment.model
+    made = framework.priced | (megatron_keys(model) if model else {})
+
+    def usual(one: Argument) -> Any:
+        names = [file.short(one.name), *meanings(framework, file.short(one.name))]
+        decided = [made[name] for name in names if name in made] if one.name.startswith(OF_CLASS) else []
+        value = decided[0] if decided else framework.defaults.get(names[0], one.default)
+        return value[0] if decided and isinstance(value, list) else value
+
+    return {one.name: usual(one) for one in rest}
 
 
 def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> Iterator[tuple[str, Any, str]]:

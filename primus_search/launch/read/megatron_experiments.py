@@ -206,8 +206,8 @@ def of_settings(
         if framework.launcher == "torchtitan":
             return of_torchtitan(path, dict(given), devices, model, framework, is_whole=is_whole)
         found, origin = translated(framework, given)
-        is_default = framework.name == "megatron" and is_whole and is_off(found.get("global_batch_size"))
-        batch = default_batch(found, devices) if is_default else 0
+        is_trained = framework.name == "megatron" and is_whole and not found.keys().isdisjoint(LENGTHS)
+        batch = default_batch(found, devices) if is_trained and is_off(found.get("global_batch_size")) else 0
         found |= {"global_batch_size": batch} if batch else {}
         rows = None if model or not is_sized(found) else assumed_vocabulary(found)
         loaded, problems = (
@@ -236,6 +236,8 @@ def is_sized(found: Settings) -> bool:
     return "hidden_size" in found and any(key in found for key in ("num_layers", *PATTERNS))
 
 
+LENGTHS = ("train_iters", "train_samples")
+"""Arguments that a training has, and a server of its model has not."""
 MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 """Megatron's functional tests and NVIDIA's model zoo: arguments as a mapping, beside `ENV_VARS:`."""
 

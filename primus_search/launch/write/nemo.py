@@ -163,13 +163,14 @@ def _precision(said: Settings) -> dict[str, Any]:
     table = key_table(COMMANDS)
     fields = {field: said[name] for name, field in OF_PRECISION.items() if not is_off(said.get(name))}
     if not fields.keys() & {"fp8", "fp4"}:
-        fields = {}
+        fields = {key: word for key, word in fields.items() if (key, word) == MASTERS}
     word = str(fields.get("fp4_recipe", fields.get("fp8_recipe")))
     reduced = {"grad_reduce_in_fp32": is_off(said.get(REDUCED))}
     return {**table["precision"], **reduced, **fields, **table["precision_of"].get(word, {})}
 
 
-REDUCED = "grad_reduce_in_bf16"
+REDUCED, MASTERS = "grad_reduce_in_bf16", ("fp8_recipe", "delayed")
+"""What decides gradients, and without FP8 the masters of the precision-aware optimizer."""
 
 
 def _activation(model: Model) -> str:
