@@ -18,7 +18,7 @@ NARROW := --set tp=1 --set cp=1 --set etp=1 --set micro_batch_size=1 --set shard
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
 # Processor seconds of the tests of `make check`: its files are those of the least recorded time (tests/file_times.csv).
 # Types are checked beside them: mypy takes a second where little changed, and 50 where nothing was checked before.
-CHECK_S := 25
+CHECK_S := 15
 # Bytecode of the tests and of what changed since the set-up is kept: the suite starts hundreds of processes.
 test test-full check: export PYTHONDONTWRITEBYTECODE =
 
