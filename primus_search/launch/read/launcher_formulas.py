@@ -2,12 +2,13 @@
 
 import re
 from functools import lru_cache
-from math import prod
+from math import nan, prod
 from typing import Any
 
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.launch.contract import fits
+from primus_search.launch.expressions import parsed, value_of
 from primus_search.launch.read.launcher_table import Launcher
 from primus_search.launch.read.megatron import model_keys
 from primus_search.values.candidates import DEFAULTS
@@ -72,20 +73,9 @@ def _number(formula: str, known: Settings) -> int | None:
     key, _, value = condition.partition("=")
     if condition and not (key.strip() in known and fits(known[key.strip()], value.strip())):
         return None
-    total = 0.0
-    for product in re.split(r" \+ | (?=- )", text):
-        term, sign = -1.0 if product.startswith("- ") else 1.0, "*"
-        for part in re.split(r"\s{0,9}([*/])\s{0,9}", product.removeprefix("- ").strip()):
-            if part in ("*", "/"):
-                sign = part
-                continue
-            try:
-                factor = float(part if part[:1].isdigit() else str(known[part]))
-            except (KeyError, ValueError):
-                return None
-            if factor <= 0:
-                return None
-            term = term * factor if sign == "*" else term / factor
-        total += term
     step = int(str(known.get(multiple) or 1))
-    return max(-(-int(total) // step) * step, 1)
+    try:
+        total = value_of(parsed(text), lambda name: one if (one := float(str(known[name]))) > 0 else nan)
+        return max(-(-int(total) // step) * step, 1)
+    except (KeyError, ValueError, OverflowError):
+        return None
