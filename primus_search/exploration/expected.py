@@ -50,19 +50,25 @@ def is_measured(job: Job, table: Candidates) -> Bools:
 def _measured_part(job: Job, evidence: MeasuredSwitches, table: Candidates) -> tuple[Candidates, Candidates]:
     """The rows as far as their gains count, and their measured part.
 
-    Over another transport than the device's own, a fused dispatch between nodes that no run had there gains nothing.
+    Over another transport than the device's own, a fused dispatch or an overlap of exchange between nodes that no run
+    had there gains nothing.
     """
     device, transport = job.accelerator.name, job.network.transport
     if transport:
-        is_known = evidence.measured_part(job.cluster.fabric, job.model, table).deepep
-        is_near = table.ep * table.etp <= job.network.domain_size
-        table = table.with_columns({"deepep": table.deepep & (is_near | is_known)})
+        known = evidence.measured_part(job.cluster.fabric, job.model, table).columns()
+        is_near, own = table.ep * table.etp <= job.network.domain_size, table.columns()
+        table = table.with_columns({name: own[name] & (is_near | known[name]) for name in OF_THE_TRANSPORT})
     return table, evidence.measured_part(device, job.model, table)
+
+
+OF_THE_TRANSPORT = ("deepep", "exchange_overlap")
+"""Switches whose gain between nodes depends on what carries the exchange."""
 
 
 def _step_s(projector: Projector, table: Candidates, counted: Candidates, own_s: Floats) -> Floats:
     """Seconds of the rows as far as their gains count, own_s where that is the whole row."""
-    others = np.flatnonzero(table.deepep != counted.deepep)
+    own, other = table.columns(), counted.columns()
+    others = np.flatnonzero(np.any([own[name] != other[name] for name in OF_THE_TRANSPORT], axis=0))
     found = own_s.copy()
     if len(others):
         found[others] = without_noise(projector.step(counted.take(others)).total)

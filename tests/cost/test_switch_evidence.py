@@ -155,6 +155,14 @@ def test_a_library_that_nobody_ran_over_a_transport_gains_nothing_there() -> Non
     assert "on B300@efa had deepep=True" in str(said) and "0% counted" in str(said)
 
 
+def test_an_overlap_of_exchange_that_nobody_ran_over_a_transport_gains_nothing_there() -> None:
+    projector, table = over_efa(deepep=np.zeros(2, np.bool_), exchange_overlap=np.array([False, True]))
+    step_s = projector.project(table).step.total
+    plain_s, overlapped_s = step_s / expected_shares(projector, table, step_s)
+    assert step_s[1] < 0.95 * step_s[0], "a gain is projected"
+    assert plain_s == pytest.approx(overlapped_s)
+
+
 def test_inside_a_node_a_transport_says_nothing_of_a_library() -> None:
     (over, table), plain = over_efa(1, ep=8), Job(MOE, load_cluster("b300", 1), over_efa()[0].job.workload)
     found = [expected_shares(one, table, one.project(table).step.total) for one in (over, Projector(plain))]
