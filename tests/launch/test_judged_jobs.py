@@ -13,10 +13,13 @@ from tests.launch.test_launch_files import JUDGED, contract_of
 from tests.launch.test_round_trip import differences, main_file
 from tests.support.judge.checkouts import needs, sources
 from tests.support.launched import verdicts
-from tests.support.random_jobs import random_jobs
+from tests.support.random_jobs import RandomJob, random_jobs
 
 COUNT, FIRST = 400, 202_000
 """Jobs of each release, and the number of the space that they begin with."""
+NOT_BUILT = {"minimax_m3": "no class of transformers 5.23", "glm5.2": "its class lost indexer_rope_interleave",
+             "gemma4_26b_a4b": "reads num_key_value_heads of all layers, which differ"}  # fmt: skip
+"""Models whose configuration on the hub the Bridge that judges cannot take from transformers 5.23."""
 RELEASES = [*JUDGED, pytest.param("nemo@26.08", "nemo", marks=needs("nemo@26.08"))]
 
 
@@ -28,11 +31,14 @@ def recipes_in(judge: str) -> set[str]:
 
 def written_jobs(judge: str, folder: Path, first: int) -> Iterator[tuple[Path, str]]:
     """Endless launch files of random jobs, each with its model and what comes back otherwise than it was written."""
-    contract = contract_of(judge)
-    named = recipes_in(judge)
-    every = random_jobs(contract, folder, first)
-    ours = (one for one in every if not one.model and (not one.recipe or f"{one.recipe}_config" in named))
-    for number, drawn in enumerate(ours):  # no preset has towers
+    contract, named = contract_of(judge), recipes_in(judge)
+
+    def is_judged(drawn: RandomJob) -> bool:
+        """Models of towers are no presets, whose configurations stand in for the hub's."""
+        is_built = not drawn.model and drawn.job.model.name not in NOT_BUILT
+        return not drawn.recipe or (is_built and f"{drawn.recipe}_config" in named)
+
+    for number, drawn in enumerate(filter(is_judged, random_jobs(contract, folder, first))):
         own = folder / str(number)
         own.mkdir()
         with suppress(Inexpressible), pytest.MonkeyPatch.context() as environment:

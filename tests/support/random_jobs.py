@@ -54,7 +54,7 @@ def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[Random
         except InputError:
             continue
         mode = {"pretrain": "pretrain", "sft": "sft"}.get(space.workload.task, "lora")
-        recipe = rng.choice(own.get(mode, [""]))
+        recipe = rng.choice(own.get(mode) or [""])
         if own and not recipe:
             continue
         for job in jobs(space, PER_SPACE, seed=number):
@@ -66,7 +66,8 @@ def random_jobs(framework: str, folder: Path, first: int = 0) -> Iterator[Random
 
 
 def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[str, list[str]]]:
-    """A preset, or the file of a configuration; and the recipes of Megatron-Bridge for it by what they train."""
+    """A preset, or the file of a configuration; and the recipes of Megatron-Bridge for it by what they train, those
+    with data of tuning, which no benchmark of tuning has."""
     own = recipes_of_models() if framework.startswith("nemo") else {name: {} for name in presets()}
     if rng.random() < 0.4:
         name = rng.choice(sorted(own.keys() & presets().keys()))
@@ -75,7 +76,11 @@ def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[
     path = folder / f"{family}.json"
     fields = DRAWN["models"][family].items()
     path.write_text(json.dumps({key: rng.choice(values) for key, values in fields}))
-    return str(path), own.get(DRAWN["recipes"].get(family), {})
+    of_family = own.get(DRAWN["recipes"].get(family), {})
+    return str(path), {
+        mode: [one for one in many if mode == "pretrain" or any("packing" in key for key in recipes()[one].settings)]
+        for mode, many in of_family.items()
+    }
 
 
 @cache

@@ -178,7 +178,10 @@ def _activation(model: Model) -> str:
     return (model.constants.activation or "gelu") + clamp
 
 
-OF_MODE = {"lora": "LoRA, for example llama3_8b_peft_config", "sft": "SFT, for example llama3_8b_sft_config"}
+OF_MODE = {
+    "lora": "LoRA with its data, no benchmark, for example llama3_8b_peft_config",
+    "sft": "SFT with its data, no benchmark, for example llama3_8b_sft_config",
+}
 
 
 def _mode(job: LaunchJob) -> str:
@@ -208,7 +211,8 @@ def files(job: LaunchJob) -> dict[str, Text]:
     found = difference(job) if job.recipe else overrides(job)
     mode = _mode(job)
     dataset = job.framework.options["tuned" if mode else "dataset"]
-    if mode and not dataset and (not job.recipe or recipes()[_named(job)].settings.get("enable_offline_packing")):
+    is_packed = not job.recipe or recipes()[_named(job)].settings.get("enable_offline_packing")
+    if mode and not dataset and is_packed and not job.workload.image_tokens:
         found |= argument_table("nemo")["unpacked"]
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     values: dict[str, Any] = {
