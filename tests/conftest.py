@@ -119,14 +119,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"drawn with {DAY}={os.environ[DAY]}")
 
 
-def pytest_collection() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while files are imported: next to nothing of it is any."""
     gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:
     """Leave what stands for the whole session out of every later collection of garbage: torch, libraries, tests."""
-    gc.enable()
     gc.collect()
     gc.freeze()
 
