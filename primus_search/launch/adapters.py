@@ -45,6 +45,11 @@ class LoraKeys:
             (*self.when, *self.rank, *self.alpha, *self.dropout, *self.modules, *self.switches, *self.bases)
         )
 
+    def left_open(self, given: Settings) -> tuple[str, ...]:
+        """Rank and modules, where a file sets none of their keys."""
+        keys = {"rank": self.rank, "modules": (*self.modules, *self.switches)}
+        return tuple(name for name, many in keys.items() if all(is_off(given.get(key)) for key in many))
+
 
 SFT: Mapping[str, Any] = {"task": "sft"}
 """What a post-training job trains that has no adapters."""

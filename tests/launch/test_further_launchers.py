@@ -141,3 +141,31 @@ def test_several_trainings_that_differ_are_listed_and_those_alike_are_one(tmp_pa
     path.write_text(f"torchrun sft.py {TUNE} --max_length 512\ntorchrun sft.py {TUNE} --max_length 1024")
     with pytest.raises(InputError, match=r"several trainings, which differ in max_length \(512, 1024\): leave one"):
         read_experiment(path)
+
+
+ADAPTERS = {
+    "qlora.sh": ("python qlora.py --model_name_or_path huggyllama/llama-7b --lora_modules all --bits 4", 64, "nf4"),
+    "fsdp.sh": (
+        "python train.py --model_name meta-llama/Llama-2-7b-hf --train_type hqq_lora --context_length 512",
+        64,
+        "nf4",
+    ),
+    "trainer.sh": (f"torchrun --nproc_per_node 8 finetune.py {TUNE} --use_lora --max_length 512", 16, None),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_adapters_by_default_are_said(tmp_path: Path, name: str) -> None:
+    text, rank, base = ADAPTERS[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    job = read_experiment(tmp_path / name, 8)
+    assert (job.tuning["lora"]["rank"], job.tuning["lora"].get("base")) == (rank, base)
+    assert any(note.startswith(f"lora.rank = {rank}: by default of ") for note in job.assumed)
+
+
+def test_what_deepspeed_leaves_to_the_trainer_is_the_trainers(folder: Path) -> None:
+    (folder / "zero3.json").write_text('{"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": "auto"}')
+    path = folder / "plain.sh"
+    path.write_text(FILES["plain.sh"].replace("python", "deepspeed --num_gpus 8") + " --deepspeed zero3.json")
+    job = read_experiment(path)
+    assert (job.global_batch_size, job.row["sharding"]) == (64, "fsdp2")

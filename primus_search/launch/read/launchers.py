@@ -76,7 +76,8 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
         name = word.rpartition("=")[2]
         is_document = name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name)
         if is_document and (file := beside(path.parent, name)):
-            given |= settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
+            told = settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
+            given |= {key: value for key, value in told.items() if value != AUTO}
     for key, value in _words(words):
         given[key] = written(value)
     if program := next((Path(word).stem for word in words if word.endswith(".py")), ""):
@@ -100,6 +101,8 @@ def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
         raise ValueError(as_script_text(what))
 
 
+AUTO = "auto"
+"""What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 PROGRAM = "program or file"
 """The key under which a table finds the name of the Python file that a command starts, or of the document."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
@@ -170,6 +173,7 @@ def of_given(
     given |= {key: size for key, ways in of_model.items() if key not in given and (size := first_known(ways, stated))}
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
+    by_default = launcher.lora.left_open(given) if lora else ()
     tuning = lora | policy if "policy" in policy else policy | lora
     for key, reasons in launcher.refused.items():
         why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
@@ -217,6 +221,7 @@ def of_given(
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
         assumed=(
             *(f"{key} = {value}: {why}; --set {key}=.. changes it" for key, (value, why) in assumed.items()),
+            *(f"lora.{key} = {lora['lora'].get(key)}: by default of {launcher.title}" for key in by_default),
             *(full_rows(packing) or read.assumed),
             *launcher.notes,
         ),
