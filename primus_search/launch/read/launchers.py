@@ -26,7 +26,7 @@ from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
 from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
-from primus_search.launch.read.launcher_models import as_script_text, fitting, language_part, model_of, named_after
+from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS, started_with
@@ -34,6 +34,7 @@ from primus_search.launch.script import bash
 from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
+from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.knobs import WORDED
 from primus_search.values.machine.framework import ANY, Framework, Settings
