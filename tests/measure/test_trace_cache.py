@@ -57,6 +57,8 @@ def test_a_cache_that_cannot_be_written_is_done_without(traced: list[Shard], tmp
     assert len(traced) == 2
 
 
+@pytest.mark.in_turn
+@pytest.mark.slow
 def test_a_search_whose_layers_were_traced_loads_no_torch(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.environ['XDG_CACHE_HOME'] = sys.argv[1]\n"
