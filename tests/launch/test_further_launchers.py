@@ -169,3 +169,20 @@ def test_what_deepspeed_leaves_to_the_trainer_is_the_trainers(folder: Path) -> N
     path.write_text(FILES["plain.sh"].replace("python", "deepspeed --num_gpus 8") + " --deepspeed zero3.json")
     job = read_experiment(path)
     assert (job.global_batch_size, job.row["sharding"]) == (64, "fsdp2")
+
+
+def test_a_configuration_by_name_that_decides_the_actor_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "ppo.sh").write_text(
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
+        "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B actor_rollout_ref.actor.ppo_mini_batch_size=128 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    )
+    with pytest.raises(InputError, match="tensor_model_parallel_size=N to the command"):
+        read_experiment(tmp_path / "ppo.sh")
+
+
+@pytest.mark.parametrize("program", ["tasks/main.py", "../tools/run_text_generation_server.py", "tasks/msdp/main.py"])
+def test_programs_of_megatron_that_train_no_decoder_are_refused(tmp_path: Path, program: str) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun {program} --micro-batch-size 8 --tensor-model-parallel-size 1")
+    with pytest.raises(InputError, match="a job of its sizes is priced by primus-search project --model MODEL"):
+        read_experiment(tmp_path / "run.sh")
