@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from primus_search.base.errors import Problem
@@ -16,10 +15,8 @@ from primus_search.launch.world import NO_WORLD, World
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
-from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.machine.framework import NOTHING, Framework, Settings
 from primus_search.values.model import Model
-
-NOTHING: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)

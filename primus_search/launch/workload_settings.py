@@ -11,8 +11,9 @@ from typing import Any
 
 from primus_search.base.guards.values import finite_number
 from primus_search.launch.contract import same
+from primus_search.launch.document_packing import PackingKeys, packing_in
 from primus_search.launch.write.job import LaunchJob
-from primus_search.values.machine.framework import Framework, Settings, WorkloadSetting
+from primus_search.values.machine.framework import NOTHING, Framework, Settings, WorkloadSetting
 from primus_search.values.workload import Workload
 
 DEFAULTS = {one.name: one.default for one in fields(Workload) if one.default is not MISSING}
@@ -49,18 +50,20 @@ def workload_settings(job: LaunchJob) -> dict[str, Any]:
     return found
 
 
-def unwritten(job: LaunchJob) -> dict[str, Any]:
-    """Fields of a job's workload that no setting says, where they are not the defaults or a file of tuning's own.
+def unwritten(job: LaunchJob, given: Settings | None = NOTHING) -> dict[str, Any]:
+    """Fields of a job's workload that no setting says, where they are not what its file is read as.
 
-    Data sets of tuning pack documents otherwise than those of pretraining, so their packing is said in any case.
+    given  the settings of the file, as far as they say how rows are filled; None: what the file runs brings them
     """
     of_rows = {field for row in _written(job) for field in (*row.values, *row.keys)}
-    is_tuned = job.workload.task != "pretrain" and bool(job.framework.packing)
-    said = {"packing"} if is_tuned and job.workload.documents else set()
+    rows = PackingKeys(rows=job.framework.packing)
+    read = {**DEFAULTS, **({"packing": None} if given is None else packing_in(given, rows))}
+    if not job.workload.documents:
+        read["packing"] = job.workload.packing
     return {
         field: _value(job, field)
-        for field, default in DEFAULTS.items()
-        if field in said or (field not in of_rows and _value(job, field) != default)
+        for field, default in read.items()
+        if field in DEFAULTS and field not in of_rows and _value(job, field) != default
     }
 
 

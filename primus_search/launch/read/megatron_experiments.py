@@ -17,7 +17,7 @@ from primus_search.files.known_keys import known_keys
 from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, tuning_in
 from primus_search.launch.contract import is_off, translated, whole
-from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read.launchers import OF_ADAPTERS, refuse_adapters
 from primus_search.launch.read.megatron import candidate_words, default_batch, model_keys
 from primus_search.launch.read.script_arguments import (
@@ -39,7 +39,7 @@ from primus_search.models.families.megatron_hybrid import PATTERNS
 from primus_search.models.megatron_yaml import from_document
 from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.tokenizers import assumed_vocabulary
-from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.machine.framework import NOTHING, Framework, Settings
 from primus_search.values.model import Model
 
 LOG_ARGUMENT = re.compile(

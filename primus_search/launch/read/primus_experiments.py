@@ -12,7 +12,7 @@ from primus_search.files.known_keys import known_keys
 from primus_search.files.source import Document, read
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
-from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read import torchtitan
 from primus_search.launch.read.launcher_table import launchers
 from primus_search.launch.read.launchers import of_given
@@ -23,6 +23,7 @@ from primus_search.launch.read.torchtitan_experiment import flavored, namesake, 
 from primus_search.launch.refusals import variables_of
 from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, look_up
 from primus_search.models.model_files import load_model
+from primus_search.values.machine.framework import NOTHING
 from primus_search.values.model import Model
 
 TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")

@@ -9,7 +9,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import shown
 from primus_search.launch.adapters import LoraKeys, tuning_in
 from primus_search.launch.contract import translated
-from primus_search.launch.experiment import NOTHING, Experiment, experiment_of
+from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read import torchtitan, torchtitan_models
 from primus_search.launch.read.torchtitan_models import NAME, model_of_module
 from primus_search.launch.world import World
@@ -17,7 +17,7 @@ from primus_search.models.megatron_yaml import PRESET_FOLDER
 from primus_search.models.model_files import load_model
 from primus_search.models.presets import presets
 from primus_search.models.registered import model_called
-from primus_search.values.machine.framework import Framework, Settings
+from primus_search.values.machine.framework import NOTHING, Framework, Settings
 from primus_search.values.model import Model
 
 CONTEXT, TOKENS = "training.max_context_length", "training.num_tokens_per_microbatch_per_dp_rank"

@@ -154,7 +154,8 @@ def unsaid_constants(model: Model, read: Model) -> list[str]:
         lost.append(f"activation of the MLP: {activation}")
     if not activation and not model.is_gated:
         lost.append("activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron")
-    return lost + [f"{name.replace('_', ' ')} of the model: {value}" for name, value in ours.others]
+    others = [one for one in ours.others if one not in theirs.others]
+    return lost + [f"{name.replace('_', ' ')} of the model: {value}" for name, value in others]
 
 
 def _plainly(constants: Constants) -> dict[str, Any]:

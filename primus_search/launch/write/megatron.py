@@ -16,7 +16,6 @@ from primus_search.files.fields import Fields
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
 from primus_search.launch.decided import deciding_settings
-from primus_search.launch.experiment import NOTHING
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
@@ -28,7 +27,7 @@ from primus_search.models.megatron_yaml import from_document
 from primus_search.models.model_constants import of_megatron
 from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
-from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.framework import NOTHING, Framework
 from primus_search.values.model import Model
 
 

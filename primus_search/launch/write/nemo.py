@@ -211,11 +211,13 @@ def files(job: LaunchJob) -> dict[str, Text]:
     found = difference(job) if job.recipe else overrides(job)
     mode = _mode(job)
     dataset = job.framework.options["tuned" if mode else "dataset"]
-    is_packed = not job.recipe or recipes()[_named(job)].settings.get("enable_offline_packing")
-    if mode and not dataset and is_packed and not job.workload.image_tokens:
+    own: Settings = recipes()[_named(job)].settings if job.recipe else {}
+    if mode and not dataset and not job.workload.image_tokens and own.get("enable_offline_packing", not job.recipe):
         found |= argument_table("nemo")["unpacked"]
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
+    packed = {**own, **{key.rpartition(".")[2]: value for key, value in found.items()}}
     values: dict[str, Any] = {
+        "packed": packed if job.recipe or not mode else None,
         "words": [shlex.quote(f"{_key(name)}={text}") for name, value in found.items() for text in _texts(name, value)],
         "seq_length": job.workload.seq_length,
         "recipe": f"{_named(job)}_config" if job.recipe else "",

@@ -85,7 +85,7 @@ def experiment(job: LaunchJob) -> Text:
     }
     own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
     lost, beside = ([NO_BIAS], sizes | {"model_type": COMPRESSED_TYPE}) if _is_compressed(job.model) else ([], {})
-    return launch_file(job, "notes.txt", [*own_data, *lost, *edits(job, beside)], written(data))
+    return launch_file(job, "notes.txt", [*own_data, *lost, *edits(job, beside)], written(data), None if tuned else {})
 
 
 def nested(settings: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from primus_search.base.html_templates import rendered
 from primus_search.files.source import read
 from primus_search.launch.workload_settings import unwritten
 from primus_search.launch.write.job import LaunchJob
+from primus_search.values.machine.framework import NOTHING, Settings
 
 LONGEST_NAME = 80
 
@@ -27,9 +28,15 @@ Text = str | Callable[[], str]
 
 
 def launch_file(
-    job: LaunchJob, template: str, edits: Sequence[str] = (), body: str = "", **values: Any
+    job: LaunchJob,
+    template: str,
+    edits: Sequence[str] = (),
+    body: str = "",
+    packed: Settings | None = NOTHING,
+    **values: Any,
 ) -> Callable[[], str]:
-    """What renders a template of a job, then `body`; `edits`: what is to be set by hand beside that of every job."""
+    """What renders a template of a job, then `body`; `edits`: what is to be set by hand beside that of every job;
+    `packed`: settings of the file that say how rows are filled, None where what it runs brings them."""
     framework = job.framework
     at, listed = framework.name.partition("@")[2], argument_table("edits")
     needed = f"{framework.title} {at}" if at else framework.release
@@ -40,18 +47,20 @@ def launch_file(
         "gpus": job.cluster.network.gpus_per_node,
         "domain": job.cluster.network.domain_size,
         "needs": f"{needed}; priced as stack {safe_name(job.cluster.stack.reference)}",
-        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *_of_workload(job)],
+        "edits": [*(listed.get(framework.name) or listed[framework.launcher]), *edits, *_of_workload(job, packed)],
         "options": framework.options,
         "row": job.row,
     }
     return lambda: rendered(f"launch/{template}", **values) + body
 
 
-def _of_workload(job: LaunchJob) -> list[str]:
+def _of_workload(job: LaunchJob, packed: Settings | None) -> list[str]:
     """What a person is to set for a workload, with the value that prices it."""
     texts = argument_table("workload")
     by_lengths = ("document_length",) if job.workload.lengths else ()
-    values = {field: value for field, value in unwritten(job).items() if field in texts and field not in by_lengths}
+    values = {
+        field: value for field, value in unwritten(job, packed).items() if field in texts and field not in by_lengths
+    }
     return [f"{texts[field].format(value)}{_set(field, value)}" for field, value in values.items()]
 
 

@@ -11,6 +11,7 @@ release. `space.rules` turns a contract into legality rules, `export` writes and
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from primus_search.values.lengths import PackedAs
@@ -20,6 +21,7 @@ ANY = "any"
 
 Settings = Mapping[str, Any]
 """Keys of a framework with the values that a launch file gives them."""
+NOTHING: Settings = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
