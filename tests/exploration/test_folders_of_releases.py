@@ -73,6 +73,7 @@ def as_a_command() -> None:
         load.cache_clear()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_reader_opens_the_folder_of_a_release(release: str, tmp_path: Path) -> None:
     folder, out = unpacked(release, tmp_path), tmp_path / "out"

@@ -55,7 +55,7 @@ OF_NO_FAMILY = ("llama3.2_1b", "llama3.2_3b", "dbrx_132b", "phi4_mini")
 one with LayerNorm without shift: their files ask for an edit."""
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn("classes")
 def test_most_plain_presets_are_expressible_and_come_back_whole() -> None:
     found = {name: (model, model_of_module(text)) for name, model, text in expressible()}
     assert {"llama3_8b", "llama3.1_405b", "qwen3_32b", "qwen3_30b_a3b", "deepseek_v2_lite", "gpt_oss_20b"} <= set(found)
@@ -64,7 +64,7 @@ def test_most_plain_presets_are_expressible_and_come_back_whole() -> None:
         assert bool(unsaid_constants(model, read)) is (name in OF_NO_FAMILY), name
 
 
-@pytest.mark.in_turn
+@pytest.mark.in_turn("classes")
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 def test_torchtitans_own_classes_have_as_many_parameters(whole: bool) -> None:
     for name, model, text in drawn("own classes", expressible(), 10, whole=whole):
@@ -90,6 +90,7 @@ def _ready(arguments: Any) -> Any:
     return arguments
 
 
+@pytest.mark.in_turn("classes")
 def test_flavors_of_the_contract_are_the_models_they_stand_for() -> None:
     framework = load_framework("torchtitan@0.2.2")
     for flavor in {*framework.models.values(), *framework.flavors} - {""}:

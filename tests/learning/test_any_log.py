@@ -77,6 +77,7 @@ def test_mutants_are_read_or_refused(tmp_path: Path) -> None:
     assert read > MUTANTS // 2
 
 
+@pytest.mark.in_turn
 def test_cut_event_files_are_read_or_refused(tmp_path: Path) -> None:
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     writer = tensorboard.SummaryWriter(str(tmp_path / "whole"))

@@ -41,6 +41,7 @@ def test_what_is_for_one_task_is_refused_of_several(tmp_path: Path, option: list
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.in_turn
 def test_tasks_that_fit_nowhere_exit_as_one_does(tmp_path: Path) -> None:
     with pytest.raises(NothingFits, match="None of these tasks fits"):
         asked(tmp_path, "--task", "sft,pretrain", "--set", "model=llama3.1_70b", "--set", "nodes=1")
