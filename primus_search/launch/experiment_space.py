@@ -17,6 +17,7 @@ from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.refusals import refused
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
+from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.space import AXES, Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.stack import number_of, with_numbers
@@ -85,7 +86,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     device = load_hardware(begun.hardware).accelerator.capability
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
-    problems = refused(release, experiment.written, begun.world, device)
+    sizes = megatron_keys(experiment.model) if contract == "nemo" and experiment.model else {}
+    problems = refused(release, {**sizes, **experiment.written}, begun.world, device)
     if problems and not any(f"space.{axis}" in given for axis in AXES):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])

@@ -17,7 +17,7 @@ from typing import Any
 from primus_search.base.guards.values import finite_number, whole_number
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.contract import is_off
-from primus_search.launch.expressions import filled_in, parsed, value_of
+from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings
@@ -49,6 +49,15 @@ class Row:
     sets: Mapping[str, str]
     source: str
 
+    @property
+    def names(self) -> frozenset[str]:
+        """What its expressions read."""
+        return frozenset(_NAME.findall(_TEXT.sub("", " ".join((self.when, self.legal, *self.sets.values()))))) - _WORDS
+
+
+_NAME, _TEXT = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'")
+_WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", *FUNCTIONS))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -68,11 +77,14 @@ class Release:
     """A release of a framework with its tables: `arguments`, and the rows of some files that name `rows` as source.
 
     short  the list of known keys whose `short` names settings with dots for rows, beside the last parts of their names
+    below  path of the checks that it runs of those; what a job does not give, its classes decide: rows that read it are
+           left out
     """
 
     arguments: str
     rows: tuple[tuple[str, str], ...]
     short: str = ""
+    below: str = ""
 
 
 RELEASES: Mapping[str, tuple[Release, ...]] = {
@@ -83,9 +95,11 @@ RELEASES: Mapping[str, tuple[Release, ...]] = {
         Release(arguments=f"torchtitan@{at}", rows=(("torchtitan", at),), short="torchtitan")
         for at in ("0.3.0", "0.2.2")
     ),
+    "nemo": (Release(arguments="nemo", rows=(("nemo", "nemo"), ("megatron", "core_0.20")), below="megatron/core/"),),
     "primus": (Release(arguments="primus", rows=(("megatron", "core_0.16"), ("primus", "primus"))),),
 }
-"""Releases of a contract, newest first. Primus runs the checks of the Megatron that it pins, then its own."""
+"""Releases of a contract, newest first. Primus runs the checks of the Megatron that it pins, then its own;
+Megatron-Bridge those of Megatron's classes."""
 
 
 @lru_cache(maxsize=8)
@@ -107,7 +121,12 @@ def _argument(name: str, kind: str, default: str, choices: str = "", flags: str 
 @lru_cache(maxsize=8)
 def rows(release: Release) -> tuple[Row, ...]:
     """Resolutions and refusals of a release, in the framework's own order."""
-    listed = [(one, source) for name, source in release.rows for one in key_table(f"refusals/{name}")]
+    listed = [
+        (one, source)
+        for name, source in release.rows
+        for one in key_table(f"refusals/{name}")
+        if source in one["source"] and (name == source or one["source"][source].startswith(release.below))
+    ]
     listed.sort(key=lambda pair: pair[0].get("at") != "before")
     return tuple(
         Row(
@@ -120,7 +139,6 @@ def rows(release: Release) -> tuple[Row, ...]:
             source=one["source"][source],
         )
         for one, source in listed
-        if source in one["source"]
     )
 
 
@@ -145,6 +163,8 @@ def refused(name: str, given: Settings, world: int, device: int | None) -> list[
     release = release_of(name, given)
     settings, problems = resolved_start(release, given, world, device)
     for row in rows(release):
+        if release.below and row.source.startswith(release.below) and not row.names <= settings.keys():
+            continue
         if any(key not in settings for key in _VARIABLE.findall(f"{row.when} {row.legal}")):
             continue
         try:
@@ -169,7 +189,8 @@ def resolved_start(
         if key.startswith(VARIABLE):
             settings[key] = str(value)
         if key not in table:
-            settings.setdefault(key, None if is_off(value) else value)  # a fact of the model that a row may read
+            is_left_out = is_off(value) and not release.below  # else a word of it, `none`
+            settings.setdefault(key, None if is_left_out else value)  # a fact of the model that a row may read
             continue
         try:
             settings[key] = typed(table[key], value)
@@ -178,6 +199,10 @@ def resolved_start(
             problems.append(Refusal(name=key, reason=str(error), cure="write one", source=source))
     settings |= _shortened(release, settings, given)
     settings |= {"world_size": world, "device_arch": device, "te_version": TE_VERSION}
+    if release.below:
+        return {
+            key: _FORMATS.get(str(value).removeprefix("torch."), value) for key, value in settings.items()
+        }, problems
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")
     settings["offload_modules"] = settings.get("offload_modules") or []
@@ -186,6 +211,10 @@ def resolved_start(
         parts = expand(str(text))
         settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
     return settings, problems
+
+
+_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+"""Number formats as the classes of a job have them, and as arguments do."""
 
 
 def _shortened(release: Release, settings: Settings, given: Settings) -> dict[str, Any]:

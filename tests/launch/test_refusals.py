@@ -2,6 +2,7 @@
 
 import ast
 import time
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.recipes import recipes
 from primus_search.launch.refusals import RELEASES, Refusal, arguments, refused, resolved_start, rows
 from primus_search.learning.started_experiment import start
+from primus_search.models.megatron_arguments import megatron_keys
 from tests.support.judge.checkouts import checkout, missing
 from tests.support.judge.megatron import Megatron
 from tests.support.random_scripts import jobs
@@ -79,6 +82,8 @@ def test_rows_read_settings_that_the_framework_has(name: str) -> None:
     known = {key for releases in RELEASES.values() for one in releases for key in arguments(one.arguments)}
     known |= {"use_gloo_process_groups", *FUNCTIONS, *OF_PRIMUS, *OF_TITAN}
     for release in RELEASES[name]:
+        if release.below:
+            continue  # rows that read what is not given are left out
         start_settings, _ = resolved_start(release, {"pipeline_model_parallel_layout": "Et|tL"}, 8, 9)
         known |= start_settings.keys() | {key for row in rows(release) for key in row.sets}
         for row in rows(release):
@@ -88,6 +93,32 @@ def test_rows_read_settings_that_the_framework_has(name: str) -> None:
                 read = {one.id for one in nodes if isinstance(one, ast.Name) and not one.id.startswith("env_")}
                 assert read - bound <= known, row.name
             assert ":" in row.source or " " in row.source
+
+
+@pytest.mark.parametrize(("override", "why"), [
+    ("", ""),
+    ("model.moe_token_dispatcher_type=allgather", "overlapped expert exchange"),
+    ("model.expert_model_parallel_size=3", ""),
+    ("optimizer.use_precision_aware_optimizer=false optimizer.exp_avg_dtype=torch.bfloat16", "number formats"),
+    ("model.fp16=true", "BF16 and FP16 are both on"),
+])  # fmt: skip
+def test_a_recipe_is_refused_what_megatrons_classes_refuse(override: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    name = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
+    path.write_text(f"python scripts/training/run_recipe.py --recipe {name} {override}")
+    with nullcontext() if not why else pytest.raises(InputError, match=f"does not start it: .*{why}"):
+        space_of(start(path, "h100", 0), [], None, "")
+
+
+def test_no_recipe_of_the_library_is_refused() -> None:
+    """Those that the rows refuse have more ranks in a copy than GPUs in their name."""
+    found = set[str]()
+    for name in recipes():
+        with suppress(InputError):
+            job = read_experiment(Path(name), 64)
+            sizes = megatron_keys(job.model) if job.model else {}
+            found |= {one.name for one in refused("nemo", {**sizes, **job.written}, job.world.gpus or 64, 9)}
+    assert found <= {"expert_groups"}
 
 
 OF_PRIMUS = (
