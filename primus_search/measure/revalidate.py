@@ -1,6 +1,6 @@
 """Re-validate the best candidates with torch, then rank them by tokens/s again.
 
-trace     every top candidate's layers run under FakeTensorMode at true size: activation bytes from torch;
+trace     every top candidate's layers run on the meta device at true size: activation bytes from torch;
           where a device's allocator was asked as well, what it held beyond them (`memory`)
 measured  on a device of the target's architecture its layers are timed, and the same cost model projects again with
           the measured times; everything that shares the layer shapes of a measured candidate is measured with it

@@ -1,6 +1,6 @@
 """The traced rung of evidence: activation bytes of a layer at its true size, with no memory allocated.
 
-The layer's modules run forward and backward under `FakeTensorMode`: shapes and dtypes are real, storage is not. Every
+The layer's modules run forward and backward on torch's meta device: shapes and dtypes are real, storage is not. Every
 storage an operation creates is watched; what is still alive when forward has returned is what backward needs, and the
 highest sum on the way is the working set.
 
@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from primus_search.measure.device.torch_device import default_dtype
-from primus_search.measure.modules.fused_operations import MissingKernelError
+from primus_search.measure.modules.fused_operations import MissingKernelError, Trace
 from primus_search.measure.modules.layers import Layer
 from primus_search.measure.modules.shard import Shard
 from primus_search.measure.traced_layer import TracedLayer
@@ -89,7 +88,7 @@ def trace_module(build: Callable[[], nn.Module], inputs: Callable[[], tuple[Tens
     collects = gc.isenabled()
     gc.disable()  # a collection in the middle of a pass would free cycles at random points and move the peak
     try:
-        with default_dtype(shard.dtype), FakeTensorMode():
+        with default_dtype(shard.dtype), torch.device("meta"), Trace():
             kept, forward_peak, backward_peak = _bytes(build(), inputs())
     finally:
         if collects:

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.flop_counter import FlopCounterMode
 
-from primus_search.measure.modules.fused_operations import applied
+from primus_search.measure.modules.fused_operations import applied, is_shape_only
 from tests.support.attention_kernel import without_kernel
 
 Computation = Callable[..., Tensor]
@@ -28,7 +27,7 @@ class _Fused(Function):
     @staticmethod
     def forward(ctx: Any, computation: Computation, options: Options, kept_bytes: int, *inputs: Tensor) -> Tensor:
         ctx.computation, ctx.options, ctx.flops = computation, options, 0
-        if isinstance(inputs[0], FakeTensor):
+        if is_shape_only(inputs[0]):
             shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in inputs)
             shape, dtype, ctx.flops = _traced(computation, options, shapes)
             out = torch.ops.primus_search.fused_core(list(inputs), list(shape), ctx.flops).to(dtype)
@@ -41,7 +40,7 @@ class _Fused(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors[:-1]
-        if isinstance(inputs[0], FakeTensor):
+        if is_shape_only(inputs[0]):
             found = torch.ops.primus_search.fused_core_backward(grads[0], list(inputs), ctx.flops)
             return None, None, None, *found
         leaves = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in inputs]

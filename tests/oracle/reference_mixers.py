@@ -13,7 +13,6 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from primus_search.measure.modules.attention_modules import (
     GatedAttentionModule,
@@ -27,6 +26,7 @@ from primus_search.measure.modules.fused_operations import (
     checkpoint,
     gated,
     gather,
+    is_shape_only,
     rms_norm,
     rotated,
     scatter,
@@ -403,7 +403,7 @@ def selected_attention(
     device dense attention under the selection's mask, which computes the same and not as fast.
     """
     extra = [tensor for tensor in (selected, *beside) if tensor is not None]
-    if isinstance(q, FakeTensor):
+    if is_shape_only(q):
         return traced_attention(q, k, v, reads, *extra)
     if selected is None or beside or q.shape[2] != seq_length:
         raise MissingKernelError("torch has no attention to compressed entries, reused selections or sequence shards")

@@ -1,7 +1,7 @@
 """The score and value product of attention, on a device or under a trace.
 
 On a device torch's own `scaled_dot_product_attention` picks the kernel (cuDNN, flash, memory-efficient, CPU flash).
-Under `FakeTensorMode` a function without kernel stands in for it, which keeps what flash attention keeps: queries,
+In a trace a function without kernel stands in for it, which keeps what flash attention keeps: queries,
 keys, values, output and one fp32 log-sum per query and head (Dao 2023, arXiv:2307.08691).
 
 Mixers that torch has a kernel for and the fields of plain attention cannot hold, as one rank holds them.
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from primus_search.measure.modules.fused_operations import (
@@ -28,6 +27,7 @@ from primus_search.measure.modules.fused_operations import (
     checkpoint,
     gated,
     gather,
+    is_shape_only,
     rms_norm,
     rotated,
     scatter,
@@ -46,7 +46,7 @@ def core_attention(q: Tensor, k: Tensor, v: Tensor, *, seq_length: int, window: 
     seq_length is the whole sequence. Where q holds only a context-parallel share of it, each query meets S/2 keys on
     average whatever the rank (zigzag split), so one device times it as full attention over S/2 gathered keys.
     """
-    if isinstance(q, FakeTensor):
+    if is_shape_only(q):
         return traced_attention(q, k, v, attended_tokens(seq_length, window))
     ranks = seq_length // q.shape[2]
     if 0 < window < seq_length:

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.nn.functional import gelu
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
@@ -39,6 +40,23 @@ def applied(function: type[Function], *inputs: Any) -> Tensor:
     """The output of an autograd function, whose `apply` has no types."""
     y: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
     return y
+
+
+class Trace:
+    """While it is open, tensors have shapes alone and no kernel runs."""
+
+    is_open: ClassVar[bool] = False
+
+    def __enter__(self) -> None:
+        Trace.is_open = True
+
+    def __exit__(self, *_: object) -> None:
+        Trace.is_open = False
+
+
+def is_shape_only(x: Tensor) -> bool:
+    """Whether a tensor belongs to a trace, or is one of torch's fake tensors."""
+    return Trace.is_open or isinstance(x, FakeTensor)
 
 
 class _Transposed(Function):

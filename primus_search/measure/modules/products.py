@@ -6,15 +6,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 
 from primus_search.measure.modules.fused_operations import (
     DiscardedOutput,
     MissingKernelError,
+    Trace,
     applied,
     gather,
     gathered_linear,
+    is_shape_only,
     scatter,
 )
 from primus_search.values.candidates import Fp8
@@ -84,8 +85,8 @@ def wide8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize(x: Tensor, dtype: torch.dtype, largest: float) -> tuple[Tensor, Tensor]:
     """x in an 8-bit format with one scale for the whole tensor, and the factor that undoes the scale (fp32)."""
-    if isinstance(x, FakeTensor):  # one fused kernel: no intermediate to trace
-        return torch.empty(x.shape, dtype=dtype), torch.empty((), dtype=torch.float32)
+    if is_shape_only(x):  # one fused kernel: no intermediate to trace
+        return x.new_empty(x.shape, dtype=dtype), x.new_empty((), dtype=torch.float32)
     amax = torch.linalg.vector_norm(x, float("inf")).float().clamp_min_(TINY)
     # The product exceeds the largest value by half a unit of BF16 at most, which the cast rounds back to it.
     return (x * (largest / amax).to(x.dtype)).to(dtype), amax / largest
@@ -129,6 +130,8 @@ class _Fp8Linear(Function):
 
 def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
     """a b on the FP8 units; a device without them raises MissingKernelError."""
+    if Trace.is_open:  # on the meta device torch refuses shapes as a GPU does
+        return a.new_empty(a.shape[0], b.shape[1], dtype=out)
     try:
         return torch._scaled_mm(a, b, scale_a=a_scale, scale_b=b_scale, out_dtype=out)
     except (RuntimeError, ValueError) as error:
@@ -139,7 +142,7 @@ def scaled_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch
 
 def fp8_linear(x: Tensor, weight: Tensor, ranks: int, recipe: Fp8, *, keeps_input: bool = False) -> Tensor:
     """A linear on the FP8 units; only per-tensor recipes have a kernel in torch itself."""
-    if recipe not in MEASURABLE_FP8 and not isinstance(x, FakeTensor):
+    if recipe not in MEASURABLE_FP8 and not is_shape_only(x):
         raise MissingKernelError(f"torch has no linear for the fp8 recipe {recipe.name.lower()}")
     return applied(_Fp8Linear, x, weight, ranks, keeps_input)
 
@@ -170,9 +173,9 @@ class _Fp8Grouped(Function):
 
 
 def _grouped_mm(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, out: torch.dtype) -> Tensor:
-    if isinstance(a, FakeTensor):
+    if is_shape_only(a):
         # Operands without storage of their own: the kernel reads the 8-bit tensors directly.
-        return torch.bmm(torch.empty(1, dtype=out).expand(a.shape), torch.empty(1, dtype=out).expand(b.shape))
+        return torch.bmm(a.new_empty(1, dtype=out).expand(a.shape), b.new_empty(1, dtype=out).expand(b.shape))
     left, right = a.contiguous(), b.transpose(1, 2).contiguous().transpose(1, 2)
     return torch.stack([scaled_mm(left[i], right[i], a_scale, b_scale, out) for i in range(a.shape[0])])
 
@@ -182,7 +185,7 @@ def fp8_grouped(rows: Tensor, weights: Tensor, recipe: Fp8, *, keeps_cast: bool 
 
     keeps_cast: the quantised rows are kept although recompute discards the rows.
     """
-    if recipe not in MEASURABLE_FP8 and not isinstance(rows, FakeTensor):
+    if recipe not in MEASURABLE_FP8 and not is_shape_only(rows):
         raise MissingKernelError(f"torch has no grouped GEMM for the fp8 recipe {recipe.name.lower()}")
     return applied(_Fp8Grouped, rows, weights, keeps_cast)
 
@@ -204,7 +207,7 @@ ALIGNED = 8  # elements of 16 bytes, which the kernel's rows must be a multiple 
 
 def has_grouped_kernel(device: str, dtype: torch.dtype, inner: int, outer: int) -> bool:
     """Whether torch's grouped GEMM takes such operands on this device, forward and backward."""
-    if device == "cpu" or dtype != torch.bfloat16 or inner % ALIGNED or outer % ALIGNED:
+    if Trace.is_open or device == "cpu" or dtype != torch.bfloat16 or inner % ALIGNED or outer % ALIGNED:
         return False
     return _runs_grouped(device)
 
