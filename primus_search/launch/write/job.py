@@ -124,16 +124,11 @@ def refused_constants(job: LaunchJob) -> list[str]:
     """Constants that make another model, so that a file without them would not be this one's."""
     model = job.model
     lost = [f"{name} ({value})" for name, value in model.constants.others if name in MAKES_ANOTHER]
-    if has_other_gate(model):
+    if model.is_gated and model.constants.activation not in ("", "silu") and not model.activation_clamp:
         lost.append(f"a gate of {model.constants.activation}")
     if 0 < model.learned_positions < job.workload.seq_length:
         lost.append(f"a sequence of {job.workload.seq_length:,} with {model.learned_positions:,} learned positions")
     return lost
-
-
-def has_other_gate(model: Model) -> bool:
-    """Whether the MLP is gated by another function than SiLU, clamped or not."""
-    return model.is_gated and model.constants.activation not in ("", "silu") and not model.activation_clamp
 
 
 def unsaid_constants(model: Model, read: Model) -> list[str]:

@@ -17,7 +17,7 @@ from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
 from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes
-from primus_search.launch.write.job import Inexpressible, LaunchJob, has_other_gate
+from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import arguments_of, candidate_settings, edits, model_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
@@ -42,8 +42,10 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
-    if has_other_gate(job.model):
-        del found["model.bias_activation_fusion"]  # of SwiGLU and GELU alone; the recipe says what its gate takes
+    if job.model.constants.activation not in FUSED:
+        del found["model.bias_activation_fusion"]  # the recipe says what its activation takes
+    if job.framework.options["head"]:
+        found[HEAD_IN_FP8] = False
     if job.workload.image_tokens:
         found |= {"model.freeze_language_model": False}
         found |= dict.fromkeys(OF_TOWERS, not job.workload.trains_towers)
@@ -53,6 +55,8 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     return found | adapter_settings(job.framework, job.workload)
 
 
+FUSED = ("", "silu", "gelu", "quick_gelu")
+"""Activations that Megatron fuses with their bias (TransformerConfig bias_activation_fusion)."""
 PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
 """What recipes of FP8 have on and Megatron refuses without it, under both of its names."""
 
@@ -117,9 +121,10 @@ def difference(job: LaunchJob) -> dict[str, Any]:
         raise Inexpressible(f"{name}: {what}")
     table = argument_table("nemo")
     sizes = model_arguments(named, job.workload.seq_length, job.row["tp"], ())
-    usual = table["off"] | fields_of(sizes) | _of_model(named)
-    of_head: dict[str, Any] = {HEAD_IN_FP8: False} if recipe.settings.get(HEAD_IN_FP8.removeprefix("model.")) else {}
-    return of_head | {
+    defaults = fields_of(job.framework.defaults)
+    off = {key: defaults.get(key, value) for key, value in table["off"].items()}
+    usual = off | {HEAD_IN_FP8: False} | fields_of(sizes) | _of_model(named)
+    return {
         key: value
         for key, value in overrides(job).items()
         if key in table["always"] or not same(_of_recipe(recipe, key, usual), value)
