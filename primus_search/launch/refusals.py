@@ -7,7 +7,6 @@ the framework's own parser. `spaces/keys/refusals/NAME.yaml` has the framework's
 order, each with its source by release. Given values are laid over the defaults, and the rows applied one by one.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from primus_search.base.guards.values import finite_number, whole_number
-from primus_search.files.known_keys import key_rows, key_table
+from primus_search.files.argument_tables import Argument, arguments, flags_of
+from primus_search.files.known_keys import key_table
 from primus_search.launch.contract import is_off
 from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.models.layer_pattern import layer_pattern
@@ -24,17 +24,6 @@ from primus_search.values.machine.framework import Settings
 
 TE_VERSION = 2.13
 """Transformer Engine that is taken where a job does not name it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """One argument of a release: its type, its default, the values it takes, and the flags that set it."""
-
-    name: str
-    kind: str
-    default: Any
-    choices: tuple[Any, ...]
-    flags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,22 +89,6 @@ RELEASES: Mapping[str, tuple[Release, ...]] = {
 }
 """Releases of a contract, newest first. Primus runs the checks of the Megatron that it pins, then its own;
 Megatron-Bridge those of Megatron's classes."""
-
-
-@lru_cache(maxsize=8)
-def arguments(release: str) -> Mapping[str, Argument]:
-    """Every argument of a release (`megatron@core_0.20`) by its name. Raises `InputError` where no table is there."""
-    return {line[0]: _argument(*line) for line in key_rows(f"arguments/{release}")}
-
-
-def _argument(name: str, kind: str, default: str, choices: str = "", flags: str = "") -> Argument:
-    return Argument(
-        name=name,
-        kind=kind,
-        default=None if default.startswith("?") else json.loads(default),
-        choices=tuple(json.loads(choices)) if choices else (),
-        flags=tuple(flags.split()),
-    )
 
 
 @lru_cache(maxsize=8)
@@ -247,22 +220,12 @@ def _variables() -> frozenset[str]:
 
 def named(release: Release, given: Settings) -> dict[str, Any]:
     """Settings under the names of arguments: those that a file has by the flag that sets them, `no_X` among them."""
-    flags = _flags(release.arguments)
+    flags = flags_of(release.arguments)
     found: dict[str, Any] = {}
     for key, value in given.items():
         name, is_set = flags.get(key, (key, True))
         found[name] = value if is_set else is_off(value)
     return found
-
-
-@lru_cache(maxsize=8)
-def _flags(table: str) -> Mapping[str, tuple[str, bool]]:
-    """Each flag of a table with underscores -> the argument, and whether the flag sets it or switches it off."""
-    return {
-        flag.lstrip("!-").replace("-", "_"): (one.name, not flag.startswith("!"))
-        for one in arguments(table).values()
-        for flag in one.flags
-    }
 
 
 def typed(one: Argument, value: Any) -> Any:

@@ -56,3 +56,10 @@ def language_part(name: str) -> str:
     """The preset that the language model of a named model of several parts is; empty where it is none."""
     parts: Mapping[str, str] = key_table("language_parts")["models"]
     return parts.get(_KIND.sub("", name.strip().rstrip("/").rpartition("/")[2].lower()), "")
+
+
+def preset_in(text: str) -> str:
+    """The first preset that a text names as the hub does; empty where it names none."""
+    tails = {t.rpartition("/")[2].lower(): name for name, preset in presets().items() for t in preset.tokenizers}
+    words = (word.rpartition("/")[2].lower() for word in re.findall(r"[\w.-]{1,80}/[\w.-]{1,80}", text))
+    return next((tails[word] for word in words if word in tails), "")

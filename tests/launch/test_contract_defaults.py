@@ -2,10 +2,10 @@
 
 import pytest
 
+from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.contract import same
 from primus_search.launch.decided import decided_numbers
-from primus_search.launch.refusals import arguments
 from primus_search.values.candidates import Candidates
 
 RESOLVED = {"recompute_modules"}

@@ -9,11 +9,11 @@ import pytest
 import tomli_w
 
 from primus_search.base.errors import InputError
+from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read import torchtitan as reading
 from primus_search.launch.read.experiments import is_experiment, read_experiment
-from primus_search.launch.refusals import arguments
 from primus_search.launch.write import shell, torchtitan
 from primus_search.learning.started_experiment import fewest_nodes, start
 from primus_search.models.megatron_yaml import readable_keys

@@ -18,6 +18,7 @@ import yaml
 from primus_search.base.errors import PrimusSearchError
 from primus_search.declare import make_space
 from primus_search.exploration.neighbours import Evaluator, figures_of
+from primus_search.files.argument_tables import Argument, arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.launch.adapters import keys_of
@@ -29,7 +30,7 @@ from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.recipes import recipes
 from primus_search.launch.read.torchtitan import CLASSED
 from primus_search.launch.read.torchtitan_command import CONFIGS
-from primus_search.launch.refusals import VARIABLE, Argument, arguments
+from primus_search.launch.refusals import VARIABLE
 from primus_search.launch.world import nodes_of
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.learning.started_experiment import fewest_nodes

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from primus_search.files.known_keys import key_table
 from primus_search.launch.read.recipes import recipes
-from primus_search.models.presets import presets
+from primus_search.models.preset_names import preset_in
 
 _FUNCTION = re.compile(r"^def ([a-z]\w{1,200}_config)\(|\bas ([a-z]\w{1,200}_config)\b", re.MULTILINE)
 """A function of a Python file that may be a recipe, or one that it imports under another name."""
@@ -57,11 +57,4 @@ def command(text: str) -> str:
         )
         sets += [f"--set {name}={found[1]}"] if found else []
     named = " ".join(sets) or "--set tp=.. --set micro_batch_size=.. --set global_batch_size=.."
-    return f"primus-search project --model {_preset_in(text)} --hardware NAME --nodes N {named}"
-
-
-def _preset_in(text: str) -> str:
-    """The first preset that a text names as the hub does; MODEL where it names none."""
-    tails = {t.rpartition("/")[2].lower(): name for name, preset in presets().items() for t in preset.tokenizers}
-    words = (word.rpartition("/")[2].lower() for word in re.findall(r"[\w.-]{1,80}/[\w.-]{1,80}", text))
-    return next((tails[word] for word in words if word in tails), "MODEL")
+    return f"primus-search project --model {preset_in(text) or 'MODEL'} --hardware NAME --nodes N {named}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import Problem
+from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
@@ -22,7 +23,7 @@ from primus_search.launch.read import torchtitan_models
 from primus_search.launch.read.python_calls import EVERY, CallRecord, Name, PythonModule, Unknown
 from primus_search.launch.read.torchtitan import CLASSED, READ, flattened, nested
 from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
-from primus_search.launch.refusals import arguments, typed
+from primus_search.launch.refusals import typed
 from primus_search.values.model import Model
 
 RELEASE = "torchtitan@0.3.0"
