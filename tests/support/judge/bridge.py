@@ -41,7 +41,7 @@ modules of no recompute, groups of as many micro-batches as there are stages."""
 
 
 REMOTE = {"kimi_k2": "deepseek_v3"}
-"""Types whose configuration class lies beside their weights, and the one that it is a copy of, without prediction."""
+"""Types whose configuration class lies beside their weights, and the one that it is a copy of."""
 
 
 class FusedAdam:
@@ -124,8 +124,8 @@ class Bridge:
     def _of_hub(self, name: str, **_: Any) -> Any:
         """Bridge's model of a name on the hub, from the preset that has it."""
         fields = yaml.safe_load(self.presets[name.lower()].read_text(encoding="utf-8"))["huggingface"]
-        if (like := REMOTE.get(fields["model_type"])) is not None:
-            fields |= {"model_type": like, "num_nextn_predict_layers": 0}
+        fields |= {"model_type": REMOTE.get(fields["model_type"], fields["model_type"])}
+        fields.setdefault("num_nextn_predict_layers", 0)  # which a class may have by default, and the file not
         config = self.auto.for_model(**fields, architectures=[self.architectures[fields["model_type"]]])
         return self.hub.from_hf_config(config)
 
