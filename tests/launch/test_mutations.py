@@ -16,6 +16,8 @@ FILES = {"megatron": (1, 24), "primus": (1, 24), "torchtitan": (2, 20), "job": (
 SOURCES = {"megatron": "megatron@core_0.20", "primus": "primus"}
 SETTINGS = {"day": (14, 4), "whole": (100, 20)}
 """Settings that are changed of a file: of those that it gives, and of those that it leaves out."""
+LEAST = {"day": 5, "whole": 8}
+"""Of a file in the mean: some configurations give two settings."""
 
 
 @pytest.mark.daily(2)
@@ -34,5 +36,5 @@ def test_no_setting_of_a_real_file_is_silent(kind: str, part: str, tmp_path: Pat
             answers[answer] += 1
             silent += [f"{file.name} {key}: {value}: {answer}"] if answer in ("silent", "unknown") else []
     assert not silent, "\n".join([str(dict(answers)), *silent])
-    assert len(files) == wanted and answers.total() >= 8 * wanted
+    assert len(files) == wanted and answers.total() >= LEAST[part] * wanted
     assert answers["moved"] and answers["named"]
