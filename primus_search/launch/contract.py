@@ -210,9 +210,8 @@ def modules_of(axis: str, knob: Spelling, found: Settings, defaults: Settings) -
 
 def schedule_of(framework: Framework, found: Settings, vpp: int) -> str | None:
     """The schedule whose settings a file has and that takes so many virtual stages; None where none does."""
-    takes = [
-        (n, s.keys) for n, s in framework.schedules.items() if vpp >= s.least and (s.most is None or vpp <= s.most)
-    ]
+    fitting = [(n, s) for n, s in framework.schedules.items() if vpp >= s.least and (s.most is None or vpp <= s.most)]
+    takes = [(name, keys) for name, schedule in fitting for keys in (schedule.keys, *schedule.reads)]
     for name, keys in sorted(takes, key=lambda pair: -len(pair[1])):  # the most specific first
         if _has(found, framework.defaults, keys):
             return name

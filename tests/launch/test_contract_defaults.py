@@ -4,7 +4,7 @@ import pytest
 
 from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
-from primus_search.launch.contract import same
+from primus_search.launch.contract import same, schedule_of
 from primus_search.launch.decided import decided_numbers
 from primus_search.values.candidates import Candidates
 
@@ -49,3 +49,16 @@ def test_numbers_of_a_file_are_those_of_the_same_file_with_the_defaults(
     assert len(whole) >= 15
     short, long = (decided_numbers(framework, row, one | given, has_experts=True) for one in ({}, whole))
     assert short == long
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "stages", "schedule"),
+    [({}, 1, "1f1b"), ({}, 3, "interleaved"), ({"pp_algorithm": "1f1b"}, 1, "1f1b"),
+     ({"pp_algorithm": "1f1b"}, 2, None), ({"pp_algorithm": "zbv-formatted"}, 2, "zbv"),
+     ({"pp_algorithm": "zero-bubble"}, 1, "zb-h1")],
+)  # fmt: skip
+def test_primus_own_runner_has_the_orders_of_its_algorithms(
+    algorithm: dict[str, str], stages: int, schedule: str | None
+) -> None:
+    """primus/configs/modules/megatron/primus_pipeline.yaml: 1f1b-interleaved where a file names none."""
+    assert schedule_of(load_framework("primus"), {"patch_primus_pipeline": True, **algorithm}, stages) == schedule

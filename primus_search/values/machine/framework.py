@@ -30,6 +30,7 @@ class Schedule:
 
     is_auto  whether a space that does not name schedules tries it
     beside   further settings that a file with this schedule needs
+    reads    other settings of a file that start it, too
     """
 
     least: int = 1
@@ -37,6 +38,7 @@ class Schedule:
     is_auto: bool = True
     keys: Settings = field(default_factory=dict)
     beside: Settings = field(default_factory=dict)
+    reads: tuple[Settings, ...] = ()
     source: str = ""
 
 
