@@ -39,9 +39,7 @@ SITES = {
 
 def answered(result: SearchResult) -> SearchResult:
     """The result with its answer."""
-    found = replace(result, answer=answer_of(result))
-    vars(found)["ranked_rows"] = result.ranked_rows  # cached: the tables are the same
-    return found
+    return result.with_answer(answer_of(result))
 
 
 def answer_of(result: SearchResult) -> Answer:

@@ -16,8 +16,9 @@ from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY, room_to_fit_b
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.exploration.answer_values import Choice
 from primus_search.exploration.expected import RATE, is_measured
-from primus_search.exploration.neighbours import Evaluator, change_text, cheapest_saving, values_of
+from primus_search.exploration.neighbours import Evaluator, change_text, values_of
 from primus_search.exploration.ranking_table import MEASURED, is_row_lost, switch_names
+from primus_search.exploration.remedies import cheapest_saving
 from primus_search.exploration.result import is_on_cluster_of
 from primus_search.schedule import algorithm
 from primus_search.values.candidates import COLUMN_NAMES, Candidates

@@ -18,6 +18,7 @@ from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN
 from primus_search.exploration.findings import Findings
 from primus_search.exploration.ranking_table import RankingTable
+from primus_search.exploration.remedies import single_changes
 from primus_search.exploration.result import is_on
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.source import Document, parse
@@ -110,7 +111,7 @@ def why_not(evaluator: neighbours.Evaluator, base: neighbours.Values, asked: Map
     """The answer for a candidate and the requested axes."""
     (alone,) = evaluator.try_out(base, [asked])
     misses = alone.is_legal and not alone.fits
-    would_fit = tuple(neighbours.single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
+    would_fit = tuple(single_changes(evaluator, alone.values, keep=frozenset(asked))) if misses else ()
     narrowed = evaluator.choice.with_axes([Axis(name=name, values=(value,)) for name, value in asked.items()])
     return WhyNot(asked=asked, alone=alone, chance=_chance(evaluator, narrowed), would_fit=would_fit)
 

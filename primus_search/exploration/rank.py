@@ -14,8 +14,9 @@ from primus_search.exploration.exhaustive.collect import Collected
 from primus_search.exploration.exhaustive.evaluate import Funnel
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, frontier, without_noise
 from primus_search.exploration.findings import Findings, Miss
-from primus_search.exploration.neighbours import Evaluator, closest_change, single_changes, values_of
+from primus_search.exploration.neighbours import Evaluator, values_of
 from primus_search.exploration.ranking_table import PERCENT, RankingTable
+from primus_search.exploration.remedies import closest_change, single_changes
 from primus_search.exploration.result import ClusterResult, labels_of
 from primus_search.space import ClusterChoice
 from primus_search.values.candidates import Ints

@@ -1,6 +1,7 @@
 """What a search returns: ranked rows and the frontier per cluster, counts per funnel stage, and how sure it is."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -89,6 +90,12 @@ class SearchResult:
 
     def __repr__(self) -> str:
         return f"<SearchResult {self.space.name}: {self.legal:,} legal, {self.feasible:,} fit, {self.method}>"
+
+    def with_answer(self, answer: "Answer") -> "SearchResult":
+        """This result with its answer; the tables it has made stay."""
+        found = copy(self)
+        object.__setattr__(found, "answer", answer)
+        return found
 
     @property
     def raw(self) -> int:

@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 
 from primus_search.files.fields import Fields
 from primus_search.files.known_keys import key_table
-from primus_search.models.families.megatron_hybrid import COMPRESSED_TYPE
 from primus_search.values.model import Constants
 
 ROPE = ("rope_parameters", "rope_scaling")
@@ -97,13 +96,13 @@ def _megatron_scaling(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
             *sorted({"factor": float(given.get("rope_scaling_factor", 8.0)), **LLAMA3}.items()),
         )
     factor = float(given.get("rotary_scaling_factor") or 1.0)
-    is_compressed = given.get("model_type") == COMPRESSED_TYPE  # whose classes stretch by a factor alone
+    is_factor_alone = given.get("model_type") in key_table("constants")["factor_alone"]
     is_latent = given.get("multi_latent_attention") and given.get("rope_type") != "rope"
-    if factor == 1.0 or not (is_latent or is_compressed):
+    if factor == 1.0 or not (is_latent or is_factor_alone):
         return ()
     more = {key: given[key] for key in YARN if given.get(key) is not None}
     scales = {"mscale": float(given.get("mscale", 1.0)), "mscale_all_dim": float(given.get("mscale_all_dim", 0.0))}
-    found = {"factor": factor, **YARN, **more, **({} if is_compressed else scales)}
+    found = {"factor": factor, **YARN, **more, **({} if is_factor_alone else scales)}
     return (("rope_type", "yarn"), *sorted(found.items()))
 
 

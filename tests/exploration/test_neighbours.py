@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from primus_search.declare import make_space
-from primus_search.exploration.neighbours import Evaluator, single_changes, values_of
+from primus_search.exploration.neighbours import Evaluator, values_of
+from primus_search.exploration.remedies import single_changes
 from primus_search.space import Enumerator
 
 

@@ -9,6 +9,7 @@ from primus_search.base.errors import InputError
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.learning.started_experiment import start
+from tests.support.launched import assert_read
 
 TUNE = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 2"
 FILES = {
@@ -83,11 +84,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_file_is_the_job_that_it_starts(folder: Path, name: str) -> None:
-    job = read_experiment(folder / name, 16)
-    assert job.model is not None, job.model_problems
-    found = {**job.row, "gpus": job.world.gpus, "seq_length": job.seq_length, "batch": job.global_batch_size}
-    found |= {"program": job.program, "model": job.model.name}
-    assert {key: found[key] for key in JOBS[name]} == JOBS[name]
+    assert_read(folder / name, JOBS[name])
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.write.job import LaunchJob
 from primus_search.space import Enumerator, Space
 
@@ -23,6 +24,15 @@ def jobs(space: Space, count: int, seed: int = 1) -> Iterator[LaunchJob]:
     table = enumerator.rows(numbers)
     for i in range(len(table)):
         yield LaunchJob.of(space, space.clusters[0], table.take(slice(i, i + 1)))
+
+
+def assert_read(path: Path, wanted: dict[str, Any]) -> None:
+    """Of 16 devices the file is the job that is wanted, key by key."""
+    job = read_experiment(path, 16)
+    assert job.model is not None, job.model_problems
+    found = {**job.row, "gpus": job.world.gpus, "seq_length": job.seq_length, "batch": job.global_batch_size}
+    found |= {"program": job.program, "model": job.model.name}
+    assert {key: found[key] for key in wanted} == wanted
 
 
 def verdicts(release: str, files: list[Path]) -> list[dict[str, Any]]:
