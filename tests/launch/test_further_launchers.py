@@ -15,11 +15,16 @@ TUNE = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_s
 FILES = {
     "paddle.json": """{"model_name_or_path": "meta-llama/Meta-Llama-3-8B", "input_dir": "./data",
         "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16, "tensor_parallel_degree": 2,
-        "pipeline_parallel_degree": 1, "sharding": "stage2", "sequence_parallel": 0, "max_seq_length": 4096,
-        "recompute": true}""",
+        "pipeline_parallel_degree": -1, "sharding": "stage2", "sequence_parallel": 0, "max_seq_length": 4096,
+        "recompute": true, "bf16": true, "fp16_opt_level": "O2"}""",
+    "paddle_dpo.json": """{"model_name_or_path": "meta-llama/Meta-Llama-3-8B", "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 8, "max_seq_len": 4096, "loss_type": "sigmoid", "tensor_parallel_degree": 8,
+        "sharding": "stage1", "bf16": true, "fp16_opt_level": "O2", "amp_master_grad": true}""",
     "oat.sh": """deepspeed --module oat.experiment.run_offline --gpus 8 --gradient-checkpointing --algo DPO \\
         --pretrain Qwen/Qwen2.5-7B --ref-offload --zero-stage 3 --prompt_max_length 1800 --generate_max_length 1000 \\
         --train_batch_size 128 --train_batch_size_per_device 2""",
+    "oat_sft.sh": """deepspeed --module oat.experiment.run_offline --gpus 4 --algo SFT --pretrain Qwen/Qwen2.5-1.5B \\
+        --max_model_len 4096 --train_batch_size 64""",
     "halos.sh": """srun bash -c "accelerate launch --config_file deep/fsdp.yaml launch.py loss=dpo model=llama \\
         ++model.name_or_path=meta-llama/Meta-Llama-3-8B ++model.batch_size=32" """,
     "colossal.sh": """colossalai run --nproc_per_node 8 --hostfile hosts train_sft.py --pretrain Qwen/Qwen2.5-7B \\
@@ -43,17 +48,23 @@ gradient_accumulation_steps = 5 * 8
 max_iters = 600000
 """,
     "easy.sh": """python -m EasyLM.models.llama.llama_train --mesh_dim='1,-1,4' --load_llama_config='7b' \\
+        --train_dataset.type=json --update_llama_config='' --optimizer.accumulate_gradient_steps=4 \\
         --train_dataset.json_dataset.seq_length=2048 --train_dataset.json_dataset.batch_size=2048""",
-    "alpaca.sh": "python finetune.py --base_model 'meta-llama/Llama-2-7b-hf' --batch_size 128 --micro_batch_size 4",
+    "easy_named.sh": """python -m EasyLM.models.llama.llama_train --mesh_dim='dp:2,fsdp:-1,mp:1' \\
+        --llama.base_model=llama3_8b --train_dataset.huggingface_dataset.batch_size=64 --llama.remat_policy=''""",
+    "alpaca.sh": "python finetune.py --base_model 'meta-llama/Llama-2-7b-hf'",
     "plain.sh": f"python run_clm.py {TUNE} --block_size 1024 --gradient_accumulation_steps 4",
     "fsdp.yaml": "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 4\n",
 }
 JOBS: dict[str, dict[str, Any]] = {
     "paddle.json": {"program": "PaddleNLP", "seq_length": 4096, "batch": 128, "tp": 2, "sharding": "zero2",
-                    "sequence_parallel": False, "recompute": "full"},
+                    "sequence_parallel": False, "recompute": "full", "state_format": "bf16_reduction", "pp": 1},
+    "paddle_dpo.json": {"batch": 16, "micro_batch_size": 1, "tp": 8, "state_format": "fp32_all"},
     "oat.sh": {"program": "oat (offline)", "gpus": 8, "seq_length": 2800, "batch": 256, "micro_batch_size": 4,
                "sharding": "fsdp2", "recompute": "full"},
+    "oat_sft.sh": {"gpus": 4, "seq_length": 4096, "batch": 64, "micro_batch_size": 1, "sharding": "zero2"},
     "halos.sh": {"program": "HALOs (FSDP under accelerate)", "gpus": 4, "seq_length": 1250, "batch": 64,
+                 "state_format": "bf16_all",
                  "micro_batch_size": 16, "sharding": "fsdp2"},
     "colossal.sh": {"program": "ColossalAI", "gpus": 0, "seq_length": 4096, "batch": 512, "micro_batch_size": 4,
                     "sharding": "zero2", "recompute": "full"},
@@ -66,9 +77,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "picotron.json": {"gpus": 8, "batch": 64, "tp": 2, "pp": 2, "schedule": "gpipe", "sharding": "none"},
     "nano.py": {"program": "nanoGPT (DDP)", "seq_length": 1024, "batch": 480, "micro_batch_size": 12,
                 "sharding": "none"},
-    "easy.sh": {"model": "llama_7b", "seq_length": 2048, "batch": 2048, "tp": 4, "sharding": "fsdp2",
-                "state_format": "fp32_all"},
-    "alpaca.sh": {"model": "llama2_7b", "seq_length": 256, "batch": 128, "micro_batch_size": 4},
+    "easy.sh": {"model": "llama_7b", "seq_length": 2048, "batch": 8192, "tp": 4, "sharding": "fsdp2",
+                "micro_batch_size": 512, "state_format": "fp32_all", "recompute": "full"},
+    "easy_named.sh": {"model": "llama3_8b", "seq_length": 1024, "batch": 64, "tp": 1, "sharding": "hsdp",
+                      "shard_group": 8, "recompute": "none"},
+    "alpaca.sh": {"model": "llama2_7b", "seq_length": 256, "batch": 128, "micro_batch_size": 4, "recompute": "full"},
     "plain.sh": {"program": "Hugging Face Trainer", "seq_length": 1024, "micro_batch_size": 2},
 }  # fmt: skip
 

@@ -24,7 +24,8 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
     if launcher.config and fields and (_family(launcher, fields) or not named):
         tokenizer = next((str(stated[key]) for key in launcher.tokenizer if stated.get(key)), "")
         return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
-    resized = next((key for key in given if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
+    sizes = (key for key, value in given.items() if value not in ("", None))
+    resized = next((key for key in sizes if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
     if resized:
         what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
         return None, (Problem(shown(path), what),)
