@@ -78,11 +78,12 @@ def _settings(made: Any) -> dict[str, Any]:
     for name, value in (pair for one in sections for pair in given(one).items()):
         plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
+    moving = {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
     if made.peft is not None:
         keys = load_framework("nemo").adapters.values()
         of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
-        found |= {key: value for key, value in of_adapters.items() if value is not None}
-    return {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
+        moving |= {key: value for key, value in of_adapters.items() if value is not None}
+    return moving
 
 
 def plain_value(value: Any) -> Any:

@@ -19,6 +19,7 @@ from primus_search.launch.read.recipes import recipes
 from primus_search.launch.refusals import RELEASES, Refusal, refused, resolved_start, rows
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import megatron_keys
+from tests.support.daily import drawn
 from tests.support.judge.checkouts import checkout, missing
 from tests.support.judge.megatron import Megatron
 from tests.support.random_scripts import jobs
@@ -96,10 +97,18 @@ def test_rows_read_settings_that_the_framework_has(name: str) -> None:
             assert ":" in row.source or " " in row.source
 
 
+HALVES = (
+    "model.pipeline_model_parallel_size=2 model.expert_model_parallel_size=8 "
+    "model.overlap_moe_expert_parallel_comm=true"
+)
+
+
 @pytest.mark.parametrize(("override", "why"), [
     ("", ""),
     ("model.moe_token_dispatcher_type=allgather", "overlapped expert exchange"),
-    ("model.expert_model_parallel_size=3", ""),
+    ("model.expert_model_parallel_size=3", "16 GPUs are not divisible by ETP 1 x EP 3"),
+    (f"{HALVES} model.virtual_pipeline_model_parallel_size=null", "needs virtual stages"),
+    (f"{HALVES} 'model.pipeline_model_parallel_layout=Et*12|t*12|t*12|t*12L'", ""),
     ("optimizer.use_precision_aware_optimizer=false optimizer.exp_avg_dtype=torch.bfloat16", "number formats"),
     ("model.fp16=true", "BF16 and FP16 are both on"),
 ])  # fmt: skip
@@ -109,6 +118,15 @@ def test_a_recipe_is_refused_what_megatrons_classes_refuse(override: str, why: s
     path.write_text(f"python scripts/training/run_recipe.py --recipe {name} {override}")
     with nullcontext() if not why else pytest.raises(InputError, match=f"does not start it: .*{why}"):
         space_of(start(path, "h100", 0), [], None, "")
+
+
+def test_numbers_of_a_script_are_those_of_its_recipe() -> None:
+    """A script has every override as text, a recipe the numbers."""
+    (release,) = RELEASES["nemo"]
+    for name, recipe in drawn("numbers", sorted(recipes().items()), 100):
+        texts = {key: str(one) if type(one) is int else one for key, one in recipe.settings.items()}
+        both = [resolved_start(release, given, 64, 9) for given in (recipe.settings, texts)]
+        assert both[0] == both[1], name
 
 
 def test_no_recipe_of_the_library_is_refused() -> None:
