@@ -15,6 +15,7 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -87,6 +88,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = _File(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Machine code that is kept; what numba can compile is registered by whoever compiles, here its runtime is."""
+        rtsys.initialize(target_context)
+        return self._load_overload(sig, target_context)
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
