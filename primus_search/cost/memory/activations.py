@@ -75,7 +75,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
         kept=kept,
         waiting=inputs + output_gradients(model, kind, s),
         recomputed=whole - kept,
-        backward=backward_transients(model, kind, s),
+        backward=backward_transients(model, kind, s) + beside_backward(model, stack, kind, s, seq_length),
     )
 
 
@@ -304,6 +304,7 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     assert moe is not None
     low = linear_input_bytes(stack, s)
     inner = s.routed_rows * moe.expert_ffn_hidden / s.etp
+    masks = stack.memory.capacity_mask_bytes * s.capacity_places
     copies = np.where(s.has_fused_dispatch, stack.memory.deepep_expert_copies, stack.memory.expert_copies)
     is_cast = (low < BF16_BYTES) & stack.memory.keeps_fp8_activations
     cast = np.where(is_cast, low * inner, 0.0)
@@ -311,12 +312,16 @@ def experts(model: Model, stack: Stack, s: Share) -> list[Saved]:
     tensors = [
         Saved(name="router", bytes=router + FP32_BYTES * s.routed_rows),
         Saved(name="expert input", bytes=low * s.routed_rows * model.expert_hidden, weight_input=True),
-        Saved(name="permuted copies", bytes=BF16_BYTES * copies * s.sent_rows * model.expert_hidden),
+        Saved(
+            name="permuted copies",
+            bytes=np.where(masks > 0.0, 0.0, BF16_BYTES * copies * s.sent_rows * model.expert_hidden),
+        ),
         Saved(name="expert inner", bytes=BF16_BYTES * (model.num_mlp_matrices - 1) * inner),
         Saved(
             name="expert activated", bytes=low * inner - cast, dropped_by=Recompute.MOE_ACTIVATION, weight_input=True
         ),
         Saved(name="expert activated in FP8", bytes=cast, weight_input=True),
+        Saved(name="dispatch and combine masks", bytes=masks),
     ]
     if model.is_gated and not stack.kernels.has_fused_activation:
         steps = 1.0 + (CLAMPED_STEPS if model.activation_clamp else 0.0)
@@ -380,6 +385,19 @@ def backward_transients(model: Model, kind: LayerKind, s: Share) -> Floats:
     if own is not None:
         inner = np.maximum(inner, 2.0 * mixer_outputs(own, model.hidden, s))
     return BF16_BYTES * (inner + 2.0 * rows * model.hidden + gathered) + unpacked
+
+
+def beside_backward(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> Floats:
+    """Query gradients that lie apart per part of the keys, and rows masked for every expert.
+
+    FP32 tokens x heads x head size for each part. Source: ROCm/flash-attention csrc/flash_attn_ck/mha_bwd.cpp
+    (`nsplits`, `dq_accum`); JAX lax `_ragged_dot_general_impl`, which broadcasts rows over groups and masks them.
+    """
+    m, parts = stack.memory, 0.0
+    if m.query_split_keys and _own_mixer(kind) is None:
+        parts = np.ceil(seq_length / m.query_split_keys)
+    masked = m.masked_copies * s.local_experts * s.routed_rows * model.expert_hidden if kind.is_moe else 0.0
+    return FP32_BYTES * parts * s.tokens * model.num_heads / s.tp * model.qk_head_dim + BF16_BYTES * masked
 
 
 def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:

@@ -18,14 +18,15 @@ def context_bytes(accelerator: Accelerator, stack: Stack, s: Share) -> Floats:
     Groups: world, tensor, context, pipeline, data, expert and expert-data parallel. The world's own communicator is
     there as soon as there is more than one device.
 
-    An allocator with a pool of its own (`device_share`) leaves the rest of the device to these, which is lost to it
-    even where they need less. Source: JAX, "GPU memory allocation", XLA_PYTHON_CLIENT_MEM_FRACTION.
+    An allocator with a pool of its own (`device_share`) takes it when it starts: these have what is beside it, all of
+    which is lost to the pool. Source: JAX, "GPU memory allocation", XLA_PYTHON_CLIENT_MEM_FRACTION.
     """
+    if stack.memory.device_share < 1.0:
+        return np.full_like(s.tp, accelerator.hbm_bytes * (1.0 - stack.memory.device_share))
     groups = [s.tp > 1, s.cp > 1, s.pp > 1, s.dp > 1, s.ep > 1, (s.ep > 1) & (s.edp > 1)]
     devices = s.tp * s.cp * s.dp * s.pp
     number = np.sum(groups, axis=0) + (devices > 1)
     footprint = accelerator.footprint
     fixed = footprint.context_bytes + stack.memory.driver_bytes
-    beside_the_pool = accelerator.hbm_bytes * (1.0 - stack.memory.device_share)
-    result: Floats = np.maximum(fixed + footprint.communicator_bytes * number, beside_the_pool)
+    result: Floats = fixed + footprint.communicator_bytes * number
     return result

@@ -95,9 +95,17 @@ class Share:
         on tokens split over tp whether or not the dense part is sequence parallel.
         """
         c, memory, moe = self._c, self._stack.memory, self._model.moe
-        has_all = memory.has_room_for_every_row & (not self._workload.pads_to_capacity) & ~c.has_fused_dispatch
+        has_all = memory.has_room_for_every_row and not self._workload.pads_to_capacity
+        room = np.where(c.has_fused_dispatch, memory.deepep_room_copies, memory.room_copies) * has_all * (c.ep > 1)
+        room = np.where(c.has_fixed_expert_rows, 1.0, room)
         busiest = 1.0 if moe is None else busiest_over_mean(moe, self._workload, c)
-        return np.where(has_all | c.has_fixed_expert_rows, c.ep, busiest) * self.sent_rows * c.etp
+        return np.where(room > 0.0, room * c.ep, busiest) * self.sent_rows * c.etp
+
+    @cached_property
+    def capacity_places(self) -> Floats:
+        """Tokens times the places that one sequence's tokens have at all padded experts; 0 without such experts."""
+        places = self._workload.seq_length / self._c.cp * self._workload.routing_imbalance
+        return self.sent_rows * places * self._workload.pads_to_capacity
 
     expert_rows: cached_property[Floats] = cached_property(lambda s: s._expert_rows(s._model.moe))
     local_experts: cached_property[Floats] = cached_property(lambda s: s._model.moe.num_experts / s._c.ep)

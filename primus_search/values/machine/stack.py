@@ -237,8 +237,16 @@ class KeptMemory:
     caches_dummy_gradients  One weight-gradient placeholder per distinct linear shape lives for the whole run (TE).
     expert_copies  Permuted copies of the routed tokens kept for backward beyond the expert input, all-to-all.
     deepep_expert_copies  Permuted copies kept with DeepEP.
-    has_room_for_every_row  Without DeepEP a device has room for every token of its expert-parallel group at its
-        experts.
+    has_room_for_every_row  Shapes are fixed ahead: a device has room for every token of its expert-parallel group at
+        its experts.
+    room_copies, deepep_room_copies  Rows of such experts that exist at the worst moment over those of the formula, by
+        all-to-all and by DeepEP; 0: those that are routed to them.
+    capacity_mask_bytes  Bytes per token and place of its sequence's padded experts of the masks whose products dispatch
+        and combine; 0: rows are indexed.
+    masked_copies  Copies of a device's expert rows, one for each of its experts, where a grouped product runs as dense
+        products of masked rows; 0: it does not.
+    query_split_keys  Keys per part of attention's backward whose query gradients lie apart in FP32 until they are added
+        in order (deterministic attention); 0: they are added as they come.
     keeps_fp8_activations  Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their
         GEMM saves what it reads. Otherwise it saves its BF16 input, which is dropped (`save_original_input` of
         Transformer Engine).
@@ -281,6 +289,11 @@ class KeptMemory:
     expert_copies: float
     deepep_expert_copies: float
     has_room_for_every_row: bool
+    room_copies: float = 1.0  # stacks of earlier releases have no such numbers
+    deepep_room_copies: float = 0.0
+    capacity_mask_bytes: float = 0.0
+    masked_copies: float = 0.0
+    query_split_keys: float = 0.0
     keeps_fp8_activations: bool
     shares_attention_output: bool
     latent_kv_padding: bool
