@@ -17,7 +17,7 @@ from primus_search.files.source import Keys, join_words
 from primus_search.space import ClusterChoice
 from primus_search.space.context import FACTS
 from primus_search.values.machine.framework import Framework
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import Stack, with_numbers
 from primus_search.values.model import Model
 
 MAX_NODES = 1_000_000
@@ -134,7 +134,7 @@ class MachineReader:
             machines += [
                 variants.Machine(
                     hardware=hardware,
-                    stack=stack,
+                    stack=with_numbers(stack, {k: v for k, v in framework.fixes.items() if v is not None}),
                     framework=framework,
                     is_framework_assumed=shape.framework is None,
                     site=None if shape.site == "vendor" else site_of(hardware),

@@ -39,7 +39,8 @@ from primus_search.values.tasks import Task
 Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision, WorkloadSetting)
 
 _JOINED = (
-    "stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters", "packing"
+    "stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters", "packing",
+    "fixes",
 )  # fmt: skip
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
@@ -56,6 +57,7 @@ _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
     "variants", "decides", "workload", "before", "overrules", "adapters", "cautions", "packing",
+    "fixes",
 )  # fmt: skip
 
 
@@ -120,6 +122,8 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
     reader = _Reader(document, problems, known)
     for rule in data.get("overrules", ()):
         reader.check(("overrules",), str(rule), "overrules")
+    for number in data.get("fixes", ()):
+        reader.check(("fixes", number), str(number), "number")
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
     joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primus_search.base.errors import InputError
+from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_stack
 from primus_search.launch.contract import words_of
@@ -204,3 +206,25 @@ def test_formats_of_state_are_priced_beside_the_precision_aware_optimizer_alone(
     for is_aware in (False, True):
         given = {"bf16": True, "use_precision_aware_optimizer": is_aware, **formats}
         assert (formats.keys() <= decided_keys(MEGATRON, ROW, given, has_experts=True)) is is_aware
+
+
+@pytest.mark.parametrize(("name", "keeps"), [("megatron", True), ("megatron@core_0.16", False), ("nemo", False)])
+def test_a_search_prices_the_fused_loss_that_its_file_starts(name: str, keeps: bool) -> None:
+    data = {"model": "llama3_8b", "hardware": "h100", "framework": name, "stack": "megatron_core_2026",
+            "workload": {"seq_length": 4096, "global_batch_size": 64}}  # fmt: skip
+    given = ["stack.keeps_softmax=true"]
+    spaces = [make_space(data, nodes=1, overrides=sets, environ={}) for sets in ([], given)]
+    assert [number_of(space.cluster.stack, "keeps_softmax") for space in spaces] == [keeps, True]
+    framework, row = load_framework(name), ROW | {"loss_fusion": True}
+    for space in spaces:
+        stack = space.cluster.stack
+        written = deciding_settings(framework, stack, row, has_experts=False, ranks=8)
+        read = decided_numbers(framework, row, written, has_experts=False)
+        assert read["keeps_softmax"] is number_of(stack, "keeps_softmax")
+
+
+def test_a_number_that_a_contract_fixes_is_one_of_a_stack(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("base: megatron\nfixes: {keeps_sotfmax: true}\n")
+    with pytest.raises(InputError, match="no number of a stack has that name; did you mean 'keeps_softmax'"):
+        load_framework(str(path))

@@ -1,16 +1,16 @@
 """Head and loss on one device, in bytes: what waits for backward and what exists only while they run.
 
 Vocabulary is split over tp, tokens over cp. A fused loss writes the gradient over the BF16 logits (2 bytes per logit,
-Transformer Engine); separate kernels upcast to FP32 and keep softmax beside the logits (stack's
-`unfused_logit_bytes`); a softmax put together across tensor-parallel ranks is one of separate kernels, compiled or not
-(`split_logit_bytes`). Where forward and backward of the head do not follow each other (GPipe: all micro-batches in
-flight), each micro-batch keeps what its loss saved: the gradient written over the logits, or an FP32 softmax; where
-weight gradients are put off, the gradient of the logits waits with the head's input. The head's weight gradient exists
-in BF16 before, or as the placeholder of, its accumulation.
+Transformer Engine); separate kernels, and Megatron-Core's own fused one (`keeps_softmax`), upcast to FP32 and keep
+softmax beside the logits (stack's `unfused_logit_bytes`); a softmax put together across tensor-parallel ranks is one of
+separate kernels, compiled or not (`split_logit_bytes`). Where forward and backward of the head do not follow each other
+(GPipe: all micro-batches in flight), each micro-batch keeps what its loss saved: the gradient written over the logits,
+or an FP32 softmax; where weight gradients are put off, the gradient of the logits waits with the head's input. The
+head's weight gradient exists in BF16 before, or as the placeholder of, its accumulation.
 Where head and loss run piece by piece, each forward and backward before the next, logits of one piece exist at a time
 and none waits; the gradient of the head's input gathers in FP32 (torchtitan's ChunkedLossWrapper, GradAccumulator).
-Source: Megatron-Core tensor_parallel/cross_entropy.py, Transformer Engine common/triton/cross_entropy.py, PyTorch
-distributed/tensor/parallel/loss.py.
+Source: Megatron-Core tensor_parallel/cross_entropy.py, fusions/fused_cross_entropy.py, Transformer Engine
+common/triton/cross_entropy.py, PyTorch distributed/tensor/parallel/loss.py.
 """
 
 from dataclasses import dataclass
@@ -47,12 +47,13 @@ def head_memory(model: Model, stack: Stack, s: Share) -> HeadMemory:
     """Saved input of the final norm and of the output matrix; logits with upcasts."""
     m = stack.memory
     fused, unfused = m.fused_logit_bytes, m.unfused_logit_bytes
+    writes_over = s.has_fused_loss & (not m.keeps_softmax)
     at_worst = np.where(
-        s.has_fused_loss,
+        writes_over,
         np.where(s.tp > 1, m.split_fused_logit_bytes or fused, fused),
         np.where(s.tp > 1, m.split_logit_bytes or unfused, unfused),
     )
-    kept = np.where(s.has_fused_loss, m.element_bytes, FP32_BYTES)
+    kept = np.where(writes_over, m.element_bytes, FP32_BYTES)
     num_losses = 1 + model.num_mtp_layers
     logits = s.tokens * model.vocab_size / s.tp * num_losses
     is_whole = m.loss_chunks <= 1.0
