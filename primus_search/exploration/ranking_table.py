@@ -222,7 +222,9 @@ class RankingTable:
     def take(self, rows: Ints) -> "RankingTable":
         """These rows, in their order."""
         columns: dict[str, Any] = {name: self.__getattribute__(name)[rows] for name in ("indices", *_USUAL)}
-        return replace(self, candidates=self.candidates.take(rows), projection=self.projection.take(rows), **columns)
+        found = replace(self, candidates=self.candidates.take(rows), projection=self.projection.take(rows), **columns)
+        found.__dict__["fits"] = self.fits[rows]  # of each row by itself: 17 ms anew for 100,000 of them
+        return found
 
     def plus(self, other: "RankingTable") -> "RankingTable":
         """The rows of both, one after the other."""

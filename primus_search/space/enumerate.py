@@ -89,9 +89,10 @@ def legal_block(
 def _expanded(job: GridJob, block: Block, axis: str) -> Block:
     """Every cell with every value of one more axis, the new axis fastest."""
     new, size = job.column_values(axis), job.sizes[axis]
-    values: dict[str, Any] = {name: np.repeat(column, size) for name, column in block.values.items()}
-    codes = {name: np.repeat(column, size) for name, column in block.codes.items()}
-    idents = {name: np.repeat(column, size) for name, column in block.idents.items()}
+    values, codes, idents = (
+        {name: np.repeat(column, size) if size > 1 else column for name, column in columns.items()}
+        for columns in (block.values, block.codes, block.idents)
+    )
     values[axis] = np.tile(new, block.length)
     codes[axis] = np.tile(np.arange(size, dtype=np.int16), block.length)
     idents[axis] = codes[axis]
