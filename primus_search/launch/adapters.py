@@ -142,8 +142,9 @@ def adapter_settings(framework: Framework, workload: Workload) -> dict[str, Any]
         )
     if EACH in adapters.modules:
         raise Inexpressible(f"{framework.title} has one adapter for all experts of a layer; use {JOINT}, not {EACH}")
-    joint = ("linear_fc1", "linear_fc2") if JOINT in adapters.modules else ()
-    modules = [*dict.fromkeys((*(one for one in adapters.modules if one != JOINT), *joint))]
+    modules = [one for one in adapters.modules if one != JOINT]
+    has_side = not {"linear_fc1", "linear_fc2"}.isdisjoint(modules)
+    modules += ["linear_fc1", "linear_fc2"] if JOINT in adapters.modules and not has_side else []
     values: Sequence[tuple[str, Any]] = (
         ("switch", True),
         ("rank", adapters.rank),

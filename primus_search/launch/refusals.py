@@ -186,6 +186,8 @@ def resolved_start(
 
 def _of_class(value: Any) -> Any:
     """A value as a class of the framework holds it: numbers of texts, number formats by their names."""
+    if isinstance(value, list):
+        return [_of_class(one) for one in value]
     number = whole_number(value) if isinstance(value, str) else None
     return _FORMATS.get(str(value).removeprefix("torch."), value) if number is None else number
 

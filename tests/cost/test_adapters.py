@@ -70,7 +70,13 @@ def test_packed_weights_take_their_bytes_and_time_to_unpack() -> None:
 
 
 @pytest.mark.parametrize(
-    "modules", [("linear_qkv", "linear_fc2"), ("linear_proj", "experts"), ("shared_expert_adapters",)]
+    "modules",
+    [
+        ("linear_qkv", "linear_fc2"),
+        ("linear_proj", "experts"),
+        ("shared_expert_adapters",),
+        ("linear_fc1_up", "experts"),
+    ],
 )
 def test_adapters_of_all_ranks_add_up_to_those_that_are_trained(modules: tuple[str, ...]) -> None:
     """tp and etp divide both matrices, ep the experts; one adapter for all experts is on every rank."""

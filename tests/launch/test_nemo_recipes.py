@@ -16,6 +16,7 @@ from primus_search.files.search_path import FileKind, names
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.recipes import RESIZED, recipes, started_in
+from primus_search.launch.refusals import refused
 from primus_search.launch.world import World
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import model_arguments
@@ -99,6 +100,30 @@ def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
         "alpha": 16.0,
         "modules": list(DEFAULT_MODULES),
     }
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ("peft=null", ""),
+    ("~peft", ""),
+    ("peft=dora", "peft=dora: sections are not read as a whole; set peft.NAME=VALUE"),
+    ("optimizer={lr:0.1}", "sections are not read as a whole"),
+])  # fmt: skip
+def test_a_section_is_taken_away_or_refused(tmp_path: Path, words: str, said: str) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"python run_recipe.py --recipe llama31_8b_peft_1gpu_h100_bf16_config {words}\n")
+    if said:
+        with pytest.raises(InputError, match=said):
+            read_experiment(script)
+    else:
+        assert read_experiment(script).tuning == {"task": "sft"}
+
+
+def test_numbers_of_a_command_are_numbers_to_the_checks(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "model.moe_router_num_groups=4 model.moe_router_group_topk=5 model.moe_router_pre_softmax=true"
+    script.write_text(f"python run_recipe.py --recipe qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config {words}\n")
+    job = read_experiment(script)
+    assert [one.name for one in refused("nemo", {"num_experts": 128, **job.written}, 16, 9)] == ["group_topk"]
 
 
 def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:

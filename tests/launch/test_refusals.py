@@ -37,6 +37,8 @@ ILLEGAL = {
     "--pipeline-model-parallel-size 5": "world_divides",
     "--pipeline-model-parallel-size 16 --num-layers 46": "layers_on_stages",
     "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 3": "stages_virtual",
+    "--tensor-model-parallel-size 2 --model-parallel-size 2": "older_names",
+    "--recompute-granularity full --recompute-method block --checkpoint-activations": "older_names",
     "--expert-model-parallel-size 2": "",
     "--num-layers many": "num_layers",
 }
@@ -109,6 +111,9 @@ HALVES = (
     ("model.expert_model_parallel_size=3", "16 GPUs are not divisible by ETP 1 x EP 3"),
     (f"{HALVES} model.virtual_pipeline_model_parallel_size=null", "needs virtual stages"),
     (f"{HALVES} 'model.pipeline_model_parallel_layout=Et*12|t*12|t*12|t*12L'", ""),
+    ("model.hierarchical_context_parallel_sizes=[2,2]", "do not multiply to CP"),
+    ("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag=true", "reused for weights that are kept in MXFP8"),
+    ("mixed_precision.fp8_recipe=mxfp8 mixed_precision.fp8_param_gather=true", "gathered into the gradient buffer"),
     ("optimizer.use_precision_aware_optimizer=false optimizer.exp_avg_dtype=torch.bfloat16", "number formats"),
     ("model.fp16=true", "BF16 and FP16 are both on"),
 ])  # fmt: skip

@@ -41,6 +41,8 @@ CASES: list[tuple[str, Adapters, dict[str, Any]]] = [
     (LATENT, ALL, {"ep": 8}),
     (EXPERTS, WITH_EXPERTS, {"ep": 8}),
     (EXPERTS, replace(WITH_EXPERTS, modules=("linear_qkv", "shared_expert_adapters")), {"ep": 4}),
+    (EXPERTS, replace(WITH_EXPERTS, modules=("linear_fc1", "shared_expert_adapters")), {"ep": 4}),
+    (EXPERTS, replace(WITH_EXPERTS, modules=("linear_fc2", "experts")), {"ep": 4}),
     (EXPERTS, Adapters(rank=16, modules=("linear_qkv", "linear_proj")), {"ep": 8, "fp8": Fp8.HYBRID}),
 ]
 

@@ -162,15 +162,17 @@ def meanings(framework: Framework, key: str) -> set[str]:
 
 def can_act(file: LaunchFile, key: str) -> bool:
     """Whether the lists leave a setting any effect in a job."""
-    framework, experiment = file.framework, file.experiment
-    if "cannot matter" in {verdict(framework, one) for one in file.spellings(key)}:
+    framework, experiment, short = file.framework, file.experiment, file.short(key)
+    said = {verdict(framework, one) for one in file.spellings(key)}
+    meant = {verdict(framework, one) for one in meanings(framework, short) - {short}}
+    if "cannot matter" in said or meant == {"cannot matter"}:
         return False
     model, row = experiment.model, dict(experiment.row)
     own = megatron_keys(model) if model and framework.keys == "megatron" else {}
     given = own | translated(framework, {**file.given, **experiment.written})[0]
     row["dp"] = file.gpus // (row["tp"] * row["pp"] * row["cp"])
     has_experts = model is None or model.is_moe
-    names = {*file.spellings(key), *meanings(framework, file.short(key))}
+    names = {*file.spellings(key), *meanings(framework, short), positive_of(short)}
     return all(acts(framework, row, given, one, has_experts=has_experts) for one in names)
 
 
@@ -206,9 +208,11 @@ def other_values(file: LaunchFile, key: str, value: Any) -> list[Any]:
     one, short = file.arguments.get(file.short(key)), file.short(key)
     kind, choices = (one.kind, one.choices) if one is not None else ("", ())
     alike = [value, *priced_alike(file.framework, short, value)]
+    meant = translated(file.framework, {short: value})
 
     def others(values: Iterable[Any]) -> list[Any]:
-        return [each for each in values if each is not None and not any(same(each, other) for other in alike)]
+        new = [each for each in values if each is not None and not any(same(each, other) for other in alike)]
+        return [each for each in new if translated(file.framework, {short: each}) != meant]
 
     if kind == "flag" or isinstance(value, bool):
         return others((True, False))
@@ -234,22 +238,23 @@ OF_CLASS = ("model.", "comm_overlap.")
 
 
 def left_out(file: LaunchFile) -> dict[str, Any]:
-    """Settings that a file does not give, with their defaults, by keys that set them.
+    """Settings that a file does not give, with what its model file or the release has, by keys that set them.
 
     What no table has of a recipe is as it is priced (`OF_CLASS`).
     """
-    given = {file.arguments[key].name for key in map(file.short, file.given) if key in file.arguments}
-    rest = [one for one in arguments(file.release).values() if one.name not in given]
+    given = {*map(file.short, file.given)}  # of an argument of several sections the one that a file gives
+    given |= {file.short(file.arguments[key].name) for key in given if key in file.arguments}
+    rest = [one for one in arguments(file.release).values() if file.short(one.name) not in given]
     rest = [one for one in rest if one.flags or file.framework.name != "megatron"]
     of_others = ("model_spec", "model.flavor", "model.name", "ddp.grad_reduce_in_fp32")  # mixed_precision says the last
     rest = [one for one in rest if not one.name.startswith(of_others)]
-    framework, model = file.framework, file.experiment.model
+    framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
     made = framework.priced | (megatron_keys(model) if model else {})
 
     def usual(one: Argument) -> Any:
         names = [file.short(one.name), *meanings(framework, file.short(one.name))]
         decided = [made[name] for name in names if name in made] if one.name.startswith(OF_CLASS) else []
-        value = decided[0] if decided else framework.defaults.get(names[0], one.default)
+        value = decided[0] if decided else of_model.get(names[0], framework.defaults.get(names[0], one.default))
         return value[0] if decided and isinstance(value, list) else value
 
     return {one.name: usual(one) for one in rest}

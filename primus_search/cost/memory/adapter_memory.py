@@ -17,7 +17,7 @@ from primus_search.cost.memory.mixer_memory import Saved
 from primus_search.cost.memory.share import BF16_BYTES, MASK_BYTES, Share
 from primus_search.values.candidates import Bools, Floats, Recompute
 from primus_search.values.model import LayerKind, Model, Split, adapted_matrices
-from primus_search.values.model.adapters import EACH, FC1, JOINT, QKV, Adapted
+from primus_search.values.model.adapters import FC1, QKV, Adapted
 
 OF_NORM = ("linear_qkv", *QKV, "linear_q_down_proj", "linear_kv_down_proj", "linear_in")
 READ_BY: dict[str, tuple[str, ...]] = {
@@ -30,10 +30,10 @@ READ_BY: dict[str, tuple[str, ...]] = {
     "input of kv up": ("linear_kv_up_proj",),
     "mlp activated": ("linear_fc2",),
     "shared experts activated": ("linear_fc2",),
-    "expert input": (EACH, JOINT),
-    "expert activated": (EACH, JOINT),
+    "expert input": (Split.COLUMN.name,),
+    "expert activated": (Split.ROW.name,),
 }
-"""Inputs of products by the matrices that read them; what stands here under no adapter is kept by none."""
+"""Inputs of products by the matrices that read them, of experts by their split; what no adapter reads is not kept."""
 COPIES = {"attention output": "attention output of the kernel", "mixer output": "output of the kernel"}
 """Inputs of the output projection, and the tensor in which attention's kernel keeps a copy, of no bytes where the
 projection saves the kernel's own."""
@@ -51,7 +51,7 @@ def kept_beside_frozen(
     adapters = model.adapters
     assert adapters is not None
     adapted = adapted_matrices(model, kind)
-    read = set[str]() if adapters.dropout else {one.module for one in adapted}
+    read = {one.matrix.split.name if one.of_experts else one.module for one in adapted if not adapters.dropout}
     gathers, wide = s.tokens / s.split_tokens, BF16_BYTES / low_bytes
     copies = {tensor.name: tensor.bytes for tensor in tensors if tensor.name in COPIES.values()}
     found = []

@@ -19,6 +19,7 @@ from typing import Any
 
 from primus_search.base.errors import Problem, did_you_mean
 from primus_search.base.guards.values import whole_number
+from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
@@ -43,6 +44,7 @@ VISION = "vision tower: more memory, slower (its layers and images are not price
 RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
 """A program of Megatron-Bridge that is given a recipe."""
 _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
+_SECTION = re.compile(r"\A(?:\+{0,2}(?=\w+=)|~)([a-z]\w*+)=?(.*)", re.DOTALL)
 QUOTES = "'\""
 """Around a value in Hydra's grammar."""
 _GPUS = re.compile(r"_([0-9]+)gpu_")
@@ -104,7 +106,7 @@ def of_recipe(
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
     settings, adapters = {**of_length, **own, **kept, **changed}, keys_of(framework)
-    tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) == "sft" else {})
+    tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
     read = replace(read, tuning=tuning)
@@ -174,10 +176,10 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
             for word in words
             if (found := _OVERRIDE.fullmatch(word))
         }
-        overrides = {key: given[key] for key in table["settings"] if key in given} | _precision(words) | overrides
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
+        overrides = {key: given[key] for key in table["settings"] if key in given} | _of_sections(words) | overrides
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if bash.OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
@@ -203,11 +205,8 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
 
 
-def _precision(words: Sequence[str]) -> dict[str, Any]:
+def _precision(name: str) -> dict[str, Any]:
     """The settings of `mixed_precision=`, a name or fields; ValueError for a name that is not read."""
-    name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("mixed_precision=")), "")
-    if not name:
-        return {}
     if name[:1] == "{":
         fields = _FIELD.findall(re.sub(r"\{[^{}]*\}", "", name[1:-1]))
         return {**UNSCALED, **{key: written(value) for key, value in fields}}
@@ -227,6 +226,18 @@ UNSCALED: Settings = {
 """Fields of `MixedPrecisionConfig`, which takes the place of a recipe's."""
 _FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 """A field of a mapping in Hydra's grammar that is none itself."""
+
+
+def _of_sections(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of `mixed_precision=` and of `peft=null`, no adapters; ValueError for other whole sections."""
+    sections = {name.partition(".")[0] for name in arguments("nemo") if "." in name} | {"peft"}
+    found = {one[1]: one[2] or "null" for word in words if (one := _SECTION.fullmatch(word)) and one[1] in sections}
+    precision = found.pop("mixed_precision", "")
+    for section, value in found.items():
+        if section not in ("peft", "comm_overlap") or written(value) is not None:  # without overlaps those of `ddp` are
+            raise ValueError(f"{section}={value[:80]}: sections are not read as a whole; set {section}.NAME=VALUE")
+    without = {keys_of(load_framework("nemo")).rank[0]: None} if "peft" in found else {}
+    return without | (_precision(precision) if precision else {})
 
 
 def _setting(section: str, name: str) -> str:

@@ -128,7 +128,16 @@ def modules_of(model: "Model", names: Sequence[str]) -> tuple[str, ...]:
         asked = (*asked, EACH)
     whole = replace(model, adapters=Adapters(rank=1, modules=asked))
     has = {one.module for kind in model.kinds for one in adapted_matrices(whole, kind)}
+    if has.intersection((EACH, JOINT)) and len(sides := _sides_of_experts(asked)) == 1:
+        has |= {*sides, *FC1[: 2 * ("linear_fc1" in sides)]}  # what says which of an expert's matrices
     return tuple(name for name in asked if name in has)
+
+
+def _sides_of_experts(chosen: Sequence[str]) -> tuple[str, ...]:
+    """Matrices of an expert with an adapter: the sides of an MLP that stand beside the word of experts, else both."""
+    sides = ("linear_fc1", "linear_fc2")
+    beside = {"linear_fc1" if name in FC1 else name for name in chosen}
+    return tuple(one for one in sides if one in beside) or sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +163,10 @@ def adapted_matrices(model: "Model", kind: LayerKind) -> tuple[Adapted, ...]:
     if kind.is_moe and model.moe is not None and not isinstance(kind.feed_forward, NoFeedForward):
         experts = next((name for name in (EACH, JOINT) if name in chosen), "")
         gates, inner, outer = model.num_mlp_matrices - 1, model.moe.expert_ffn_hidden, model.expert_hidden
-        matrices = (column(EACH, gates * inner, outer), row(EACH, outer, inner)) if experts else ()
-        found += [Adapted(module=experts, matrix=matrix, of_experts=True) for matrix in matrices]
+        gates = min(len({*FC1}.intersection(chosen)) or gates, gates)
+        matrices = {"linear_fc1": column(EACH, gates * inner, outer), "linear_fc2": row(EACH, outer, inner)}
+        sides = _sides_of_experts(chosen) if experts else ()
+        found += [Adapted(module=experts, matrix=matrices[side], of_experts=True) for side in sides]
     return tuple(found)
 
 
