@@ -48,9 +48,10 @@ from primus_search.values.workload import Workload
 SHAPE_READS, HOP_READS, REPLICA_READS = reading(Enters.SHAPE), reading(Enters.HOPS), reading(Enters.REPLICA)
 LAYER_READS = reading(Enters.LAYER)
 """Axes that each term depends on."""
-ONLY_GATHERS_READ = reading(Enters.GATHERS) - reading(Enters.INSIDE | Enters.REPEATS)
+SELDOM_READ = reading(Enters.GATHERS | Enters.STEADY) - reading(Enters.INSIDE | Enters.REPEATS)
 ONLY_EXPERTS_READ = LAYER_READS - reading(Enters.LAYER, ~Scope.EXPERTS)
-"""Of those of layers, axes without effect where weights are not gathered, and in a model without experts."""
+"""Of those of layers, axes without effect where weights are not gathered and exchange is not overlapped, and in a model
+without experts."""
 
 
 class Terms:
@@ -109,9 +110,10 @@ class Terms:
     # --- columns that a key holds in place of a candidate's --------------------------------------------------------
 
     def _layer_columns(self, c: Candidates) -> Canonical:
-        gathers = c.sharding >= Sharding.FSDP2
-        gathered = {name: c.__getattribute__(name) * gathers for name in sorted(ONLY_GATHERS_READ)}
-        return gathered | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})
+        has = {Enters.GATHERS: c.sharding >= Sharding.FSDP2, Enters.STEADY: c.exchange_overlap}
+        reads = {name: [has[term] for term in has if name in reading(term)] for name in sorted(SELDOM_READ)}
+        seldom = {name: c.__getattribute__(name) * np.any(is_read, axis=0) for name, is_read in reads.items()}
+        return seldom | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})
 
     def _replica_columns(self, c: Candidates) -> Canonical:
         return {**self.words.columns(c), **({} if self.job.workload.has_uneven_rows else {"micro_batch_size": None})}

@@ -181,7 +181,7 @@ def pieces(job: Job, c: Candidates, measured: MeasuredLayers | None = None, *, s
     pricing = _Pricing(job, measured, shares_rows and not measured.pieces)
     found = []
     for piece in range(len(job.model.kinds) + NUM_ENDS):
-        number, first = pricing.numbered(c.key_columns(pricing.reads(piece)))
+        number, first = pricing.numbered(pricing.columns(piece, c))
         distinct_rows = c.take(first)
         operations = piece_operations(job, piece, distinct_rows)
         work = tallied(job, operations, distinct_rows, shares_rows=pricing.shares_rows)
@@ -219,9 +219,12 @@ class _Pricing:
         """The layer kind of a piece; None of an end."""
         return self.job.model.kinds[piece] if piece < len(self.job.model.kinds) else None
 
-    def reads(self, piece: int) -> frozenset[str]:
+    def columns(self, piece: int, c: Candidates) -> list[Ints | Bools]:
         """Columns that the kernels of a piece and the traffic inside it depend on."""
-        return reading(Enters.INSIDE, scope_of(self.job.model, piece))
+        scope = scope_of(self.job.model, piece)
+        overlaps = c.exchange_overlap * bool(scope & Scope.EXPERTS)
+        steady = [column * overlaps for column in c.key_columns(reading(Enters.STEADY))]
+        return [*c.key_columns(reading(Enters.INSIDE, scope)), *steady]
 
     def numbered(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row by these columns, and one row per number."""

@@ -17,7 +17,7 @@ from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import DataParallel, bucket_params, data_parallel
-from primus_search.cost.traffic.expert_parallel import expert_parallel
+from primus_search.cost.traffic.expert_parallel import expert_parallel, steady_share
 from primus_search.cost.traffic.sharded_weights import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.files.hardware_files import load_hardware
@@ -277,6 +277,22 @@ def test_hidden_traffic_never_exceeds_the_compute_it_hides_behind() -> None:
     assert (got.exposed_s > 0).all()
     flooded = experts(c, stack=stack, shared=1.0, rest=1.0).forward
     assert flooded.exposed_s == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "microbatches", "share"), [(8, 2, 16, 23 / 39), (4, 4, 32, 115 / 131), (1, 1, 5, 4 / 5)]
+)
+def test_exchange_hides_in_the_steady_phase_alone(pp: int, vpp: int, microbatches: int, share: float) -> None:
+    """Of its last rank Megatron overlaps all chunk passes but (V - 1) pp + 1; the pipeline takes m V + pp - 1."""
+    here = {"pp": pp, "vpp": vpp, "ep": 8, "micro_batch_size": 1, "exchange_overlap": True}
+    c = Candidates.from_words(here)
+    batch = int(microbatches * degrees(c, world=256, global_batch_size=256).dp[0])
+    on = job(with_numbers(PLAIN, {"batch_expert_overlap": 1.0}), workload=replace(WORKLOAD, global_batch_size=batch))
+    assert steady_share(on, c) == pytest.approx(share)
+    found = expert_parallel(on, c, forward_s=1e9).forward
+    assert found.exposed_s == pytest.approx((1.0 - share) * found.seconds)
+    alone = Candidates.from_words(here | {"exchange_overlap": False})
+    assert steady_share(on, alone) == 1.0
 
 
 def test_an_uneven_router_makes_everyone_wait_for_the_busiest_rank() -> None:

@@ -75,7 +75,7 @@ def expert_parallel(
     rows = own * c.etp * (1 if stack.experts.gathers_before_experts else moe.top_k)
     inside = split_expert_s(network, rows * row, c)
     scale = busiest_over_mean(moe, workload, c) / stack.efficiencies.network_efficiency
-    overlap = exchange_overlap_share(stack, c)
+    overlap = exchange_overlap_share(stack, c) * steady_share(job, c)
 
     def exposed(comm_s: Floats, shared_s: Floats | float, compute_s: Floats | float) -> Floats:
         left = exposed_s(comm_s, shared_s, overlap=float(stack.experts.shared_expert_overlap))
@@ -117,6 +117,17 @@ def busiest_over_mean(moe: MixtureOfExperts, workload: Workload, c: Candidates) 
 def exchange_overlap_share(stack: Stack, c: Candidates) -> Floats:
     """Share of dispatch and combine that batch-level overlap hides: the stack's own, or that of the switch."""
     return np.where(c.exchange_overlap, stack.experts.batch_expert_overlap, stack.experts.expert_overlap)
+
+
+def steady_share(job: Job, c: Candidates) -> Floats:
+    """Share of a step's passes that run beside a pass of another micro-batch, where a switch makes them; 1 elsewhere.
+
+    Formula: 1 - p v / (m v + p - 1): p ranks with v stages each; the first forward and the last backward of the way
+    through all p v stages, of m v passes and the bubble, have no other beside them.
+    Source: NVIDIA/Megatron-LM d98e8a64 core/pipeline_parallel/schedules.py and combined_1f1b.py.
+    """
+    alone = c.pp * c.vpp / (job.degrees(c).microbatches * c.vpp + c.pp - 1.0)
+    return np.where(c.exchange_overlap, np.maximum(1.0 - alone, 0.0), 1.0)
 
 
 def exchange_s(

@@ -10,7 +10,7 @@ from primus_search.cost.memo import distinct
 from primus_search.cost.memory.chunk_memory import MemoryKeys
 from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
-from primus_search.cost.project import ONLY_GATHERS_READ, Projector
+from primus_search.cost.project import SELDOM_READ, Projector
 from primus_search.cost.replicas import REPLICA_TERMS
 from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
@@ -35,12 +35,13 @@ class GridCosts:
         self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, MEMORY_TOLD_FROM), Groups(enumerator)
         terms, table = projector.terms, projector.table
         self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
-        gathers = enumerator.blocks[1].values["sharding"] >= Sharding.FSDP2
-        self._layer = PairCodes(enumerator, terms.layers, ONLY_GATHERS_READ, gathers)
+        switches = enumerator.blocks[1].values
+        is_seldom = (switches["sharding"] >= Sharding.FSDP2) | (switches["exchange_overlap"] > 0)
+        self._layer = PairCodes(enumerator, terms.layers, SELDOM_READ, is_seldom)
         self._shape, self._hop, self._replica = (
             PairCodes(enumerator, memo) for memo in (terms.shapes, terms.hops, terms.replicas)
         )
-        self._overlaps = enumerator.blocks[1].values["overlap_grad_reduce"].astype(np.bool_)
+        self._overlaps = switches["overlap_grad_reduce"].astype(np.bool_)
         self.layer_sets = SetRows(self.bundles, self._layer, self._layer_range)
         self._replica_sets = SetRows(self.bundles, self._replica, self._least_replicas)
 

@@ -41,13 +41,15 @@ class Enters(Flag):
     KERNELS  what one device computes in a piece (layer, embedding, head)     HOPS     bytes between pipeline stages
     TRAFFIC  what a piece exchanges or waits for                              REPLICA  gradients and optimizer
     GATHERS  exchange of weights sharded over replicas (pp decides how many)  STATE    memory of weights and optimizer
-    REPEATS  recompute of a layer in backward                                 BATCH    memory of one micro-batch
-    SHAPE    layers of stages and their order                                 MOMENTS  what a rank holds at once
+    STEADY   share of a step in which experts' exchange may be hidden         BATCH    memory of one micro-batch
+    REPEATS  recompute of a layer in backward                                 MOMENTS  what a rank holds at once
+    SHAPE    layers of stages and their order
     """
 
     KERNELS = auto()
     TRAFFIC = auto()
     GATHERS = auto()
+    STEADY = auto()
     REPEATS = auto()
     SHAPE = auto()
     HOPS = auto()
@@ -56,7 +58,7 @@ class Enters(Flag):
     BATCH = auto()
     MOMENTS = auto()
     INSIDE = KERNELS | TRAFFIC
-    LAYER = INSIDE | GATHERS | REPEATS
+    LAYER = INSIDE | GATHERS | STEADY | REPEATS
     PIPELINE = SHAPE | REPLICA | MOMENTS
     TIME = LAYER | SHAPE | HOPS | REPLICA
     MEMORY = STATE | BATCH | MOMENTS
