@@ -1,15 +1,19 @@
 """Buffers of software whose shapes are fixed ahead, and what an order of sums costs: MaxText, composable kernels."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
+from primus_search.cost.confidence.fit import room_to_fit_bytes
 from primus_search.cost.memory.activations import layer_activations
 from primus_search.cost.memory.share import Share
-from primus_search.files.hardware_files import load_stack
+from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Floats
+from primus_search.values.job import Job
+from primus_search.values.knobs import CudaGraph
 from primus_search.values.machine.stack import Stack
 from primus_search.values.workload import Workload
 
@@ -63,3 +67,21 @@ def test_a_grouped_product_of_masked_rows_holds_them_once_for_every_expert_of_th
     rows = Share(MODEL, DROPLESS, JAX, TABLE, 64)
     more = 3.0 * rows.local_experts * rows.routed_rows * MODEL.hidden * 2.0
     assert working(masked, DROPLESS) - working(JAX, DROPLESS) == pytest.approx(more)
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "more"),
+    [
+        ("deepseek_v3", "megatron_core_2026", 0.17),
+        ("llama3_8b", "megatron_core_2026", 0.0),
+        ("deepseek_v3", "maxtext", 0.0),
+    ],
+)
+def test_a_graph_of_the_whole_iteration_of_experts_fits_with_more_room_than_other_runs(
+    model: str, stack: str, more: float
+) -> None:
+    job = Job(model=load_model(model), cluster=load_cluster("b200", 8, stack), workload=DROPLESS)
+    table = Candidates.table(cuda_graph=[CudaGraph.NONE, CudaGraph.PARTIAL, CudaGraph.FULL])
+    eager, partial, whole = -np.log(room_to_fit_bytes(job, table) / job.accelerator.hbm_bytes)
+    assert partial == pytest.approx(eager)
+    assert whole == pytest.approx(np.hypot(eager, NormalDist().inv_cdf(0.9) * more))

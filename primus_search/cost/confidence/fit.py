@@ -14,6 +14,7 @@ from primus_search.cost.confidence.uncertainty import is_doubtful, memory_error
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
+from primus_search.values.knobs import CudaGraph
 
 FITS, AT_RISK, OUT_OF_MEMORY = "FITS", "AT RISK", "OOM"
 
@@ -46,13 +47,13 @@ def fit_probability(job: Job, c: Candidates, memory: Memory) -> Floats:
 
 
 def _of_needed(job: Job, c: Candidates, needed_bytes: Floats) -> Floats:
-    found = _within(job, needed_bytes)
+    found = _within(job, c, needed_bytes)
     if not job.stack.is_assumed:
         return found
-    return (1.0 - WHOLE_LOGITS) * found + WHOLE_LOGITS * _within(job, needed_bytes + _whole_logits_bytes(job, c))
+    return (1.0 - WHOLE_LOGITS) * found + WHOLE_LOGITS * _within(job, c, needed_bytes + _whole_logits_bytes(job, c))
 
 
-def _within(job: Job, needed_bytes: Floats) -> Floats:
+def _within(job: Job, c: Candidates, needed_bytes: Floats) -> Floats:
     """Probability that so many projected bytes are within the device's memory.
 
     The true value is taken as the projected one times a log-normal factor whose spread is that of measured over
@@ -60,11 +61,13 @@ def _within(job: Job, needed_bytes: Floats) -> Floats:
 
     Formula: Phi(ln(hbm / needed) / spread); 0.5 where exactly the whole device is needed. The band of doubtful software
     adds |ln end| / 1.645 to the spread, in squares, by its end on the side where the room lies: its upper end where
-    there is room to spare, the lower one where there is too little.
+    there is room to spare, the lower one where there is too little. A graph of the whole iteration of experts adds the
+    stack's `whole_graph_spread`, in squares.
     Valid: residuals of the runs in docs/cost/memory.md; independent errors assumed.
     """
     distance = np.log(job.room_bytes() / needed_bytes)
-    spread = np.full_like(distance, job.accelerator.footprint.spread)
+    is_whole = (job.model.moe is not None) & (c.graph_scope(job.stack.host.cuda_graph) == CudaGraph.FULL)
+    spread = np.hypot(job.accelerator.footprint.spread, is_whole * job.stack.memory.whole_graph_spread)
     error = memory_error(job.cluster, job.model)
     if error is not None:
         end = np.where(distance > 0.0, error.high, error.low)

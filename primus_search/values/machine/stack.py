@@ -269,6 +269,8 @@ class KeptMemory:
         their operations: selective checkpointing by operation keeps the layer's input alone.
     activation_share  Allocator slack: reserved but unallocated bytes per allocated byte that comes and goes.
     tight_slack  Share of that slack that stays when the device is full and the allocator frees its cache.
+    whole_graph_spread  Standard deviation of log(measured / projected bytes) that a graph of the whole iteration of
+        experts brings along: what a side stream frees is not used again while it is captured.
     fixed_bytes  Workspaces that do not grow with anything.
     peaks_seen  Published peaks that this section was compared with; 0: none, so that it is doubtful.
     driver_bytes  What the driver shows beyond torch, the device's context and its communicators.
@@ -296,6 +298,7 @@ class KeptMemory:
     capacity_mask_bytes: float = 0.0
     masked_copies: float = 0.0
     query_split_keys: float = 0.0
+    whole_graph_spread: float = 0.0
     keeps_fp8_activations: bool
     shares_attention_output: bool
     latent_kv_padding: bool
