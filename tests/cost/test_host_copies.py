@@ -9,8 +9,9 @@ from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection
 from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
-from primus_search.values.candidates import Candidates, Offload
+from primus_search.values.candidates import Candidates, Offload, Recompute
 from primus_search.values.job import Job
+from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
 MODEL = load_model("qwen3_30b_a3b")
@@ -19,10 +20,12 @@ WORK = Workload(seq_length=4096, global_batch_size=64)
 LAYERS, TOKENS, TOP_K, HIDDEN, INNER = 48, 4096, 8, 2048, 768
 
 
-def projected(modules: Offload, *, rate: float) -> Projection:
+def projected(
+    modules: Offload, *, rate: float, recompute: Recompute = Recompute.NONE, model: Model = MODEL
+) -> Projection:
     network = replace(CLUSTER.network, host_copy_bytes_per_s=rate)
-    c = Candidates.table(ep=16, offload_modules=int(modules))
-    return Projector(Job(MODEL, replace(CLUSTER, network=network), WORK)).project(c)
+    c = Candidates.table(ep=16, offload_modules=int(modules), recompute=int(recompute))
+    return Projector(Job(model, replace(CLUSTER, network=network), WORK)).project(c)
 
 
 def test_a_fast_link_hides_every_copy() -> None:
@@ -45,6 +48,18 @@ def test_a_slow_link_shows_both_directions_of_what_compute_does_not_cover() -> N
     assert more_s == pytest.approx(copy_s, rel=1e-9)
     covered = float(sum(found[1e9].__getattribute__(part)[0] for part in ("attention", "experts", "norms", "routing")))
     assert copy_s - covered * 1.5 < float(found[1e9].host_copies[0]) < copy_s
+
+
+def test_offloaded_inputs_of_recomputed_layers_leave_the_device_but_for_two_and_travel_both_ways() -> None:
+    away, slow, usual = (
+        projected(modules, rate=rate, recompute=Recompute.FULL, model=replace(MODEL, vocab_size=1024))
+        for modules, rate in ((Offload.LAYER_INPUT, 2e6), (Offload.LAYER_INPUT, 1e6), (Offload.NONE, 1e6))
+    )
+    one = TOKENS * HIDDEN * 2
+    assert usual.memory.activations[0] - away.memory.activations[0] == pytest.approx(LAYERS * one, rel=1e-9)
+    assert away.memory.recompute_workspace[0] - usual.memory.recompute_workspace[0] == pytest.approx(2 * one)
+    copy_s = 2 * LAYERS * 4 * one / 2e6
+    assert float(slow.step.host_copies[0] - away.step.host_copies[0]) == pytest.approx(copy_s, rel=1e-9)
 
 
 def test_the_traffic_table_lists_the_copies() -> None:

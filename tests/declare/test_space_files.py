@@ -274,7 +274,7 @@ NEEDS = "missing key; a space needs model, hardware and workload with seq_length
          "s.yaml:4 @ $.space.pipeline_layout: deals 7 layers, the model has 32; count the letters t"),
         (f"{MINIMAL}space: {{offload_modules: ''}}", "s.yaml:4 @ $.space.offload_modules: '' is not a value of "
          "offload_modules - allowed: none, modules joined by '+' (attn_norm, qkv_linear, core_attn, attn_proj, "
-         "mlp_norm, expert_fc1, moe_act) or auto"),
+         "mlp_norm, expert_fc1, moe_act), layer_input or auto"),
         (f"{MINIMAL}space: {{fp8: divisors}}", "s.yaml:4 @ $.space.fp8: 'divisors' is not a value of fp8 - "
          "allowed: none, hybrid, delayed, blockwise, rowwise, mxfp8, nvfp4, mxfp4 or auto"),
         (f"{MINIMAL}nodes: 3\nspace: {{tp: 1, pp: 1, cp: 1, micro_batch_size: [2, 4]}}",

@@ -143,7 +143,7 @@ base_model: NousResearch/Meta-Llama-3-8B
 sequence_len: 8192
 micro_batch_size: 2
 gradient_accumulation_steps: 4
-gradient_checkpointing: true
+gradient_checkpointing: offload
 fsdp_version: 2
 fsdp_config: {transformer_layer_cls_to_wrap: LlamaDecoderLayer}
 context_parallel_size: 2
@@ -166,6 +166,7 @@ batch_size: 2
 tensor_parallel_dim: 2
 gradient_accumulation_steps: 1
 enable_activation_checkpointing: True
+enable_activation_offloading: True
 """
 OPENRLHF = """
 read -r -d '' training_commands <<EOF
@@ -411,6 +412,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "batch": 64,
         "cp": 2,
         "recompute": "full",
+        "offload_modules": "layer_input",
         "sharding": "fsdp2",
     },
     "litgpt.yaml": {
@@ -421,7 +423,14 @@ JOBS: dict[str, dict[str, Any]] = {
         "micro_batch_size": 2,
         "recompute": "full",
     },
-    "torchtune.yaml": {"model": "llama3.1_70b", "seq_length": 4096, "batch": 16, "tp": 2, "recompute": "full"},
+    "torchtune.yaml": {
+        "model": "llama3.1_70b",
+        "seq_length": 4096,
+        "batch": 16,
+        "tp": 2,
+        "recompute": "full",
+        "offload_modules": "layer_input",
+    },
     "openrlhf.sh": {
         "model": "llama3_8b",
         "gpus": 8,

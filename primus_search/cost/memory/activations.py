@@ -82,7 +82,19 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
 def offloaded_bytes(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> Floats:
     """Bytes per micro-batch that one layer sends to the host in forward and brings back in backward."""
     tensors = saved_tensors(model, stack, kind, s, seq_length)
-    return in_order([np.where(_is_away(t, s) & ~_is_dropped(t, s), t.bytes, 0.0) for t in tensors])
+    away = in_order([np.where(_is_away(t, s) & ~_is_dropped(t, s), t.bytes, 0.0) for t in tensors])
+    return np.where(has_inputs_away(s), layer_input(model, s), away)
+
+
+def layer_input(model: Model, s: Share) -> Floats:
+    """Bytes of what full recompute keeps of a layer and micro-batch."""
+    return BF16_BYTES * s.split_tokens * model.hidden
+
+
+def has_inputs_away(s: Share) -> Bools:
+    """Whether the inputs that full recompute keeps wait on the host."""
+    mask: Bools = (s.offload & Offload.LAYER_INPUT) != 0
+    return mask
 
 
 def _is_away(tensor: Saved, s: Share) -> Bools:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from primus_search.cost.memo import in_order
 from primus_search.cost.memory import buffers
-from primus_search.cost.memory.activations import layer_activations, seen
+from primus_search.cost.memory.activations import has_inputs_away, layer_activations, layer_input, seen
 from primus_search.cost.memory.logits import head_memory, head_weight_gradient
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.parameters import (
@@ -41,6 +41,10 @@ STATIC_PARTS = ("weights", "gradients", "optimizer")
 
 EXPLICIT_PARTS = (*STATIC_PARTS, "logits")
 """Parts whose bytes per element the stack states; the others count activations at two bytes."""
+
+INPUTS_IN_FLIGHT = 2.0
+"""Offloaded inputs of recomputed layers on the device: the layer's own, and the next one's as it arrives. Source:
+pytorch/torchtune training/_activation_offloading.py, which fetches one tensor ahead in backward."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -130,6 +134,8 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     """What follows from tokens: saved activations, their gradients, recompute, logits, hops."""
     kinds = memory_kinds(model)
     units, prices = Units(len(kinds)), Prices(rows=len(s.tp), element_scale=element_scale(stack))
+    kept_input, is_away = layer_input(model, s), has_inputs_away(s)
+    arriving = np.where(is_away, INPUTS_IN_FLIGHT * kept_input, 0.0)
     for k, kind in enumerate(kinds):
         view, _, own = seen(model, kind, s)
         context = buffers.context_buffer(view, own)
@@ -137,11 +143,11 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
         prices.put("activations", units.at("live", k), layer.kept)
         prices.put("activations", units.at("waiting", k), layer.waiting)
         prices.put("recompute_workspace", units.at("working", k), layer.recomputed)
-        prices.put("recompute_workspace", units.at("again", k), layer.kept)
+        prices.put("recompute_workspace", units.at("again", k), layer.kept + arriving)
         prices.put("workspace", units.at("working", k), layer.backward)
         prices.put("collective_buffers", units.at("working", k), context)
     head = head_memory(model, stack, s)
-    prices.put("activations", units.at("inputs"), s.split_tokens * model.hidden * BF16_BYTES)
+    prices.put("activations", units.at("inputs"), np.where(is_away, 0.0, kept_input))
     prices.put("activations", units.at("head_live"), head.inputs)
     prices.put("activations", units.at("head_waiting"), head.waiting_input)
     prices.put("logits", units.at("head_live"), head.kept_logits)

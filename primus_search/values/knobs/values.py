@@ -42,7 +42,10 @@ class Recompute(IntFlag):
 
 
 class Offload(IntFlag):
-    """Modules of every layer whose inputs wait in host memory for backward (Megatron-Core's `offload_modules`)."""
+    """Modules of every layer whose inputs wait in host memory for backward (Megatron-Core's `offload_modules`).
+
+    LAYER_INPUT: the inputs that full recompute keeps (torchtune's and TRL's activation offloading).
+    """
 
     NONE = 0
     ATTN_NORM = 1
@@ -52,6 +55,7 @@ class Offload(IntFlag):
     MLP_NORM = 16
     EXPERT_FC1 = 32
     MOE_ACT = 64
+    LAYER_INPUT = 128
 
 
 class RecomputeMethod(IntEnum):

@@ -17,7 +17,7 @@ from primus_search.evidence.validate.score_runs import Refitted, Validation, val
 from primus_search.evidence.validate.summary import summary
 from primus_search.evidence.validate.undescribed import with_undescribed
 from primus_search.files.word_rules import first, vocabulary
-from primus_search.values.candidates import Fp8, GroupedGemm, Recompute
+from primus_search.values.candidates import Fp8, GroupedGemm, Offload, Recompute
 from tests.support.published_run import meaning, run_with
 from tools.fit.intervals import FAR, HONEST, NEW_REGIME, bands_of_others
 
@@ -342,6 +342,26 @@ def test_loss_chunks_and_eager_modules_are_read_from_flags(
     assert stack.name == "torchtitan"
     assert (stack.memory.loss_chunks, stack.memory.hides_expert_layers) == (chunks, hides)
     assert stack.kernels.has_fused_norm == ("eager" not in flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "recompute", "hosted", "modules"),
+    [
+        ("activation offloading", "full", 0, Offload.LAYER_INPUT),
+        ("bf16; offloaded activations; optimizer CPU offload", "full", 100, Offload.LAYER_INPUT),
+        ("optimizer_cpu_offload; optimizer_offload_fraction=0.5", "none", 50, Offload.NONE),
+        ("optimizer offload to the host, 75 %", "none", 75, Offload.NONE),
+        ("offload_optimizer=cpu; residuals on the host", "full", 100, Offload.LAYER_INPUT),
+        ("activation offload", "none", 0, Offload.NONE),
+        ("activation_offload=false; offload_optimizer=none", "full", 0, Offload.NONE),
+    ],
+)
+def test_what_waits_on_the_host_is_read_from_flags(
+    flags: str, recompute: str, hosted: int, modules: Offload, tmp_path: Path
+) -> None:
+    (row,) = outcome_of(tmp_path, LLAMA | {"flags": flags, "recompute": recompute}).rows
+    c = row.run.candidates
+    assert (int(c.optimizer_offload[0]), Offload(int(c.offload_modules[0]))) == (hosted, modules)
 
 
 def test_weights_that_stay_gathered_are_in_bf16_beside_their_shards(tmp_path: Path) -> None:
