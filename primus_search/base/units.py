@@ -74,6 +74,17 @@ def yaml_keys(field: str) -> tuple[str, ...]:
     return tuple(matches) or (field,)
 
 
+def in_readable_unit(field: str, value: float) -> tuple[str, float]:
+    """The YAML key of a field and its value with six digits, in the unit in which it is 1 to 1000 where one is.
+
+    >>> in_readable_unit("latency_s", 4e-06)
+    ('latency_us', 4.0)
+    """
+    scaled = {key: value / to_base(key, 1.0)[1] for key in yaml_keys(field) if key != field}
+    key = next((key for key, number in scaled.items() if 1.0 <= abs(number) < 1000.0), field)
+    return key, float(f"{scaled.get(key, value):.6g}")
+
+
 _AMOUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _DAYS = {"": 1.0, "h": 1.0 / HOURS_PER_DAY, "d": 1.0, "w": 7.0}
 

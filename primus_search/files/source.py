@@ -258,9 +258,13 @@ def plain(text: str) -> Any:
     return text
 
 
-def written(data: Any) -> str:
-    """Plain data as YAML text, keys in their order; strings are quoted where YAML would read something else."""
-    return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=False, width=1000)
+def written(data: Any, *, has_dense_leaves: bool = False) -> str:
+    """Plain data as YAML text, keys in their order; strings are quoted where YAML would read something else.
+
+    has_dense_leaves: mappings and lists without others inside are a line each.
+    """
+    flow = None if has_dense_leaves else False
+    return yaml.dump(data, Dumper=_Writer, sort_keys=False, allow_unicode=False, width=1000, default_flow_style=flow)
 
 
 class _Writer(yaml.CSafeDumper):

@@ -1,11 +1,10 @@
 """The stack file of a site: it extends that of the chosen hypothesis and gives the numbers that its runs moved."""
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
-from primus_search.base.units import to_base, yaml_keys
+from primus_search.base.units import in_readable_unit
 from primus_search.files.learned_stacks import HEAD
+from primus_search.files.source import written
 from primus_search.learning.hypotheses import NUMBERS
 from primus_search.learning.site_stack import SiteStack
 from primus_search.values.machine.stack import GROUP_OF, number_of
@@ -21,7 +20,7 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     for field in (*(number.field for number in NUMBERS), "fixed_bytes", "activation_share", "peaks_seen"):
         value = float(number_of(site.stack, field))
         is_kept = abs(value - float(number_of(site.chosen.stack, field))) <= KEPT * abs(value)
-        key, value = _as_written(field, value)
+        key, value = in_readable_unit(field, value)
         text = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
         groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": text}
     for field, value in site.chosen.settings.items():
@@ -45,25 +44,4 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     head += f"# {site.warning}.\n" if site.warning else ""
     data = {**HEAD, "name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
     data |= {"own_runs": runs} if runs else {}
-    return head + "".join(_block(key, value) for key, value in data.items())
-
-
-def _as_written(field: str, value: float) -> tuple[str, float]:
-    """The YAML key of a number, with the unit in which it is 1 to 1000 where it has one, and its value in it."""
-    key = field
-    for one in yaml_keys(field):
-        scaled = value / to_base(one, 1.0)[1] if one != field else value
-        if 1.0 <= abs(scaled) < 1000.0:
-            key = one
-            break
-    factor = to_base(key, 1.0)[1] if key != field else 1.0
-    return key, float(f"{value / factor:.6g}")
-
-
-def _block(key: str, value: Any, indent: int = 0) -> str:
-    """A key of a YAML file; mappings of mappings as blocks, all else in the flow style that JSON is."""
-    lead = "  " * indent
-    is_block = isinstance(value, Mapping) and "value" not in value
-    if not is_block:
-        return f"{lead}{key}: {json.dumps(value, ensure_ascii=False)}\n"
-    return f"{lead}{key}:\n" + "".join(_block(str(k), v, indent + 1) for k, v in value.items())
+    return head + written(data, has_dense_leaves=True)

@@ -33,10 +33,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from primus_search.base import units
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.guards.files import cache_folder, replacing
+from primus_search.base.units import in_readable_unit
 from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.files.evidence_files import tables_of
@@ -425,20 +425,9 @@ def _section(record: Any, source: str) -> dict[str, Any]:
         elif field.name not in NOT_NUMBERS and is_dataclass(value):
             found[field.name] = _section(value, source)
         elif field.name not in NOT_NUMBERS:
-            key, number = _leaf(field.name, value)
+            key, number = (field.name, value) if isinstance(value, str | int) else in_readable_unit(field.name, value)
             found[key] = {"value": number, "source": source}
     return found
 
 
 NOT_NUMBERS = ("name", "vendor", "tables")  # fields that stand at the top of a hardware file, or in tables beside it
-
-
-def _leaf(name: str, value: Any) -> tuple[str, Any]:
-    """Key with unit, and value with six digits: the largest unit in which the value is at least 1."""
-    if isinstance(value, str):
-        return name, value
-    keys = units.yaml_keys(name)
-    scaled = {key: float(value) / units.to_base(key, 1.0)[1] for key in keys}
-    readable = [key for key in keys if scaled[key] >= 1.0]
-    key = min(readable, key=lambda k: scaled[k]) if readable else keys[0]
-    return key, value if isinstance(value, int) else float(f"{scaled[key]:.6g}")
