@@ -147,37 +147,29 @@ def next(
     budget: float = 0.0, out: Path | None = None, format_name: str = "", seed: int = 0, as_json: bool = False,
 ) -> None:  # fmt: skip
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
-    import numpy as np
-
-    from primus_search.cost.confidence.fit import FITS
-    from primus_search.exploration.expected import RATE
     from primus_search.exploration.own_rows import rates_of
     from primus_search.learning.hypotheses import FRAMEWORK_STACKS
-    from primus_search.learning.next_runs import MOST_ROWS, next_runs
-    from primus_search.values.candidates import joined
+    from primus_search.learning.next_runs import next_runs
+    from primus_search.learning.tuning import TrialRows
 
     if framework is not None and framework not in FRAMEWORK_STACKS:
         known = ", ".join(FRAMEWORK_STACKS)
         raise InputError([Problem(f"--framework {framework}", f"is no framework of a log; known: {known}")])
     saved = opened(run)
-    cluster = saved.cluster(1)
-    world = cluster.cluster.world
-    ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == cluster]
-    surely = [rank for rank in ranks if saved.row(rank).get("memory_verdict") == FITS]
-    ranks = (surely or ranks)[:MOST_ROWS]
-    table, learned = joined([saved.candidate(rank) for rank in ranks]), _known(runs, cluster.cluster.stack)
+    rows = TrialRows.of(saved, are_sure=True)
+    learned = _known(runs, rows.job.stack)
     advice = next_runs(
-        saved.space.job_on(cluster),
-        table,
-        np.array([saved.space.workload.tokens_per_step / world / float(saved.row(rank)[RATE]) for rank in ranks]),
+        rows.job,
+        rows.table,
+        rows.step_s,
         learned,
         framework=framework,
-        known=rates_of(saved.evaluator(cluster), table, learned),
+        known=rates_of(saved.evaluator(saved.cluster(1)), rows.table, learned),
         count=count,
         budget_gpu_hours=budget or math.inf,
         seed=seed,
     )
-    chosen = [ranks[pick.row] for pick in advice.picks]
+    chosen = [rows.ranks[pick.row] for pick in advice.picks]
     files = []
     if out is not None and chosen:
         from primus_search.analysis.exported_rows import chosen_rows, files_of

@@ -28,7 +28,15 @@ from primus_search.values.candidates import DEFAULTS, Candidates, joined
 from primus_search.values.knobs import WORDED
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import MeasuredSwitches, Stack
-from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunTable, overridden, overrides_of
+from primus_search.values.measured_run import (
+    MEASURED,
+    MeasuredRun,
+    Measurement,
+    Provenance,
+    RunTable,
+    overridden,
+    overrides_of,
+)
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -44,7 +52,6 @@ _WORKLOAD: dict[str, type] = {
     "document_length": float, "experts_in_turn": bool, "pads_to_capacity": bool,
 }  # fmt: skip
 _NEEDED = ("seq_length", "global_batch_size")
-_MEASURED = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
 _FIGURES = (
     "tokens_per_s_per_gpu", *yaml_keys("step_s"), "peak_bytes", *yaml_keys("peak_bytes"), "peak_kind", "ending",
     "noise",
@@ -169,7 +176,7 @@ def frame_of(runs: Iterable[MeasuredRun]) -> Any:
 def _cells(run: MeasuredRun) -> dict[str, Any]:
     """One row; None where there is nothing to write."""
     cluster = run.cluster
-    figures = {name: run.measured.__getattribute__(name) for name in _MEASURED}
+    figures = {name: run.measured.__getattribute__(name) for name in MEASURED}
     return {
         **{name: _encodable(run.provenance.__getattribute__(name)) or None for name in _PROVENANCE},
         "model": _model_word(run.model),
@@ -289,7 +296,7 @@ class _Row:
             self.problem("peak_kind", f"'{kind}'; one of allocated, reserved, driver")
         if ending not in ("", "ran", "out_of_memory"):
             self.problem("ending", f"'{ending}'; ran, out_of_memory or empty")
-        found = dict.fromkeys(_MEASURED, math.nan)
+        found = dict.fromkeys(MEASURED, math.nan)
         for column in _FIGURES:
             if column in self.cells and column not in ("peak_kind", "ending"):
                 name, factor = to_base(column, 1.0) if column not in found else (column, 1.0)

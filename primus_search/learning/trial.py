@@ -31,7 +31,7 @@ from primus_search.learning.reading import Death, LogReading
 from primus_search.learning.transcript import Transcript, observe_common
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job
-from primus_search.values.measured_run import Ending, Measurement, PeakKind
+from primus_search.values.measured_run import MEASURED, Ending, Measurement, PeakKind
 
 CANDIDATE, PROCESS, LOG, RESULT = "candidate.json", "process.json", "launch.log", "result.json"
 LOOK_S = 0.2
@@ -62,9 +62,6 @@ class Limits:
     quiet_s: float
 
 
-FIGURES = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What came of a trial; figures are None where nothing was measured."""
@@ -82,7 +79,7 @@ class Outcome:
     @property
     def measurement(self) -> Measurement:
         """As a record of a run holds it."""
-        found = {name: value for name in FIGURES if (value := self.__getattribute__(name)) is not None}
+        found = {name: value for name in MEASURED if (value := self.__getattribute__(name)) is not None}
         ending: Ending = "out_of_memory" if self.verdict is TrialVerdict.OUT_OF_MEMORY else "ran"
         return Measurement(**found, peak_kind=self.peak_kind, ending=ending)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import results
+from primus_search.cost.confidence.fit import FITS
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.learning.next_runs import MOST_ROWS, RunsToMake, next_runs
@@ -54,10 +55,12 @@ class TrialRows:
     hardware: str
 
     @classmethod
-    def of(cls, saved: SavedRun) -> "TrialRows":
-        """Those of a run folder."""
+    def of(cls, saved: SavedRun, *, are_sure: bool = False) -> "TrialRows":
+        """Those of a run folder; are_sure: those that FIT alone, where there are some."""
         choice = saved.cluster(1)
-        ranks = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == choice][:MOST_ROWS]
+        every = [rank for rank in range(1, len(saved.ranking) + 1) if saved.cluster(rank) == choice]
+        sure = [rank for rank in every if are_sure and saved.row(rank).get("memory_verdict") == FITS]
+        ranks = (sure or every)[:MOST_ROWS]
         tokens = saved.space.workload.tokens_per_step / choice.cluster.world
         return cls(
             job=saved.space.job_on(choice),

@@ -39,6 +39,10 @@ class RunOverride:
     reason: str = ""
 
 
+MEASURED = ("tokens_per_s_per_gpu", "step_s", "peak_bytes", "noise")
+"""Figures of a measurement."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """What was measured; NaN where a figure is not known.
