@@ -116,7 +116,9 @@ def _started(space: "Space") -> "tuple[Candidates | None, list[str]]":
     lenient = Enumerator(replace(space, clusters=choices))
     rows = lenient.chunk(0, lenient.size).candidates
     title = space.framework.title
-    reasons = [f"{title} stops in the first step - {strict.reasons[name]}" for name, count in broken.items() if count]
+    advice = {one.name for one in space.framework.requires if one.advised}
+    named = (name for name, count in broken.items() if count and name not in advice)
+    reasons = [f"{title} stops in the first step - {strict.reasons[name]}" for name in named]
     return (rows if len(rows) == 1 else None), reasons
 
 

@@ -87,7 +87,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
     sizes = megatron_keys(experiment.model) if contract == "nemo" and experiment.model else {}
-    problems = refused(release, {**sizes, **experiment.written}, begun.world, device)
+    judged = partial(refused, release, {**sizes, **experiment.written}, begun.world, device)
+    problems = judged()
     if problems and not any(f"space.{axis}" in given for axis in AXES):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])
@@ -102,10 +103,11 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     )
     set_by_user = stack_fields(key.removeprefix("space.") for key in given)
     decided = {name: value for name, value in experiment.numbers.items() if name not in set_by_user}
+    advice = tuple(f"{experiment.framework.title} advises against it: {one}" for one in judged(is_advice=True))
     space = _with_numbers(make(data), decided)
-    if row["state_format"] == STACK or not is_stacks_own(space.cluster.stack, row["state_format"]):
-        return space
-    return _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
+    if row["state_format"] != STACK and is_stacks_own(space.cluster.stack, row["state_format"]):
+        space = _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
+    return replace(space, notes=(*advice, *space.notes))
 
 
 def _with_numbers(space: Space, numbers: Mapping[str, Any]) -> Space:

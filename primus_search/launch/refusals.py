@@ -28,7 +28,10 @@ TE_VERSION = 2.13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A resolution (`sets`) or a refusal (`legal`, `reason`, `cure`) that applies `when` an expression holds."""
+    """A resolution (`sets`) or a refusal (`legal`, `reason`, `cure`) that applies `when` an expression holds.
+
+    is_advice  the framework's pages say so, and no line of it refuses the job
+    """
 
     name: str
     when: str
@@ -37,6 +40,7 @@ class Row:
     cure: str
     sets: Mapping[str, str]
     source: str
+    is_advice: bool
 
     @property
     def names(self) -> frozenset[str]:
@@ -110,6 +114,7 @@ def rows(release: Release) -> tuple[Row, ...]:
             cure=str(one.get("cure", "")),
             sets=one.get("set", {}),
             source=one["source"][source],
+            is_advice=one.get("advice", False),
         )
         for one, source in listed
     )
@@ -122,9 +127,9 @@ def release_of(name: str, given: Settings) -> Release:
     return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
 
 
-def refused(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:
-    """What a framework refuses of a job on `world` GPUs; empty where it starts, for a framework without rows and a job
-    without settings.
+def refused(name: str, given: Settings, world: int, device: int | None, *, is_advice: bool = False) -> list[Refusal]:
+    """What a framework refuses of a job on `world` GPUs, or advises against; empty where it starts, for a framework
+    without rows and a job without settings.
 
     name    of a contract, with or without its release
     given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
@@ -134,7 +139,8 @@ def refused(name: str, given: Settings, world: int, device: int | None) -> list[
     if name.partition("@")[0] not in RELEASES or not given:
         return []
     release = release_of(name, given)
-    settings, problems = resolved_start(release, given, world, device)
+    settings, mistyped = resolved_start(release, given, world, device)
+    problems = [] if is_advice else mistyped
     for row in rows(release):
         if release.below and row.source.startswith(release.below) and not row.names <= settings.keys():
             continue
@@ -143,7 +149,7 @@ def refused(name: str, given: Settings, world: int, device: int | None) -> list[
         try:
             if not value_of(parsed(row.when), settings.get):
                 continue
-            if not value_of(parsed(row.legal), settings.get):
+            if row.is_advice is is_advice and not value_of(parsed(row.legal), settings.get):
                 reason, cure = (filled_in(text, settings.get) for text in (row.reason, row.cure))
                 problems.append(Refusal(name=row.name, reason=reason, cure=cure, source=row.source))
             settings.update({key: value_of(parsed(text), settings.get) for key, text in row.sets.items()})

@@ -6,6 +6,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
@@ -257,3 +258,30 @@ def test_a_default_that_is_priced_otherwise_is_named(tmp_path: Path) -> None:
     flags = "--num-experts 16 --moe-ffn-hidden-size 1024 --expert-model-parallel-size 8 --moe-router-topk 2"
     notes = read_experiment(script(tmp_path, flags), 16).not_modelled
     assert "moe_token_dispatcher_type: allgather by default (projected as alltoall)" in notes
+
+
+ADVISED = {"patch_primus_pipeline": True, "pp_algorithm": "zero-bubble", "overlap_grad_reduce": True}
+
+
+def test_what_a_page_advises_against_is_priced_and_named(tmp_path: Path) -> None:
+    found = refused("primus", ADVISED, 8, 9, is_advice=True)
+    assert [one.name for one in found] == ["pipeline_overlaps"]
+    assert not {one.name for one in refused("primus", ADVISED, 8, 9)} & {"pipeline_overlaps"}
+    experiment = {
+        "work_group": "a", "user_name": "b", "exp_name": "c", "workspace": "d",
+        "modules": {"pre_trainer": {
+            "framework": "megatron", "config": "pre_trainer.yaml", "model": "llama2_7B.yaml",
+            "overrides": ADVISED | {
+                "pipeline_model_parallel_size": 2, "micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096,
+                "max_position_embeddings": 4096, "overlap_param_gather": False}}},
+    }  # fmt: skip
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(experiment))
+    for overlaps in (True, False):
+        path.write_text(yaml.safe_dump(experiment).replace("reduce: true", f"reduce: {str(overlaps).lower()}"))
+        done = CliRunner().invoke(app, ["project", str(path), "--hardware", "mi300x", "-v"])
+        assert done.exit_code == 0, done.output
+        assert (
+            "advises against it: Primus' pipeline overlaps no exchange" in " ".join(done.output.split())
+        ) is overlaps
+        assert "first step" not in done.output

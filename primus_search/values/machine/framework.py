@@ -84,6 +84,7 @@ class Requirement:
 
     until          the release that lifted it; empty: none
     first_step     the framework starts such a job, and raises in its first step
+    advised        it runs such a job, which its pages advise against
     drops_doubles  of rows that mean the same run it leaves one
     """
 
@@ -93,6 +94,7 @@ class Requirement:
     source: str
     until: str = ""
     first_step: bool = False
+    advised: bool = False
     drops_doubles: bool = False
 
 
@@ -237,8 +239,8 @@ class Framework:
 
     @property
     def until_first_step(self) -> "Framework":
-        """The contract without the requirements that a job breaks only once it has started."""
-        return replace(self, requires=tuple(one for one in self.requires if not one.first_step))
+        """The contract without the requirements that a job breaks only once it has started, and without advice."""
+        return replace(self, requires=tuple(one for one in self.requires if not (one.first_step or one.advised)))
 
     def stack_of(self, vendor: str, variant: str = "") -> str | None:
         """The stack that runs under it on the devices of a vendor, in a variant; None where none is named."""

@@ -281,7 +281,7 @@ class KeptMemory:
     weight_bytes: float
     element_bytes: float
     fused_logit_bytes: float
-    keeps_softmax: bool
+    keeps_softmax: bool = False  # as of stacks of earlier releases
     unfused_logit_bytes: float
     loss_chunks: float
     split_logit_bytes: float

@@ -86,6 +86,10 @@ class Megatron:
         return Verdict(True, args=vars(config) | vars(args))
 
 
+def _made(*_: Any, **__: Any) -> None:
+    raise GroupsMade
+
+
 def _counts_micro_batches(args: Any) -> None:
     """Refuses a global batch that is no multiple of micro-batch times data parallel, as the job's start does."""
     from megatron.core.num_microbatches_calculator import _build_num_microbatches_calculator as build
@@ -101,15 +105,12 @@ def _groups_ranks(args: Any) -> None:
     import torch
     from megatron.core import parallel_state
 
-    def made(*_: Any, **__: Any) -> None:
-        raise GroupsMade
-
     with (
         patch.object(torch.distributed, "is_initialized", lambda: True),
         patch.object(torch.distributed, "get_world_size", lambda *_: args.world_size),
         patch.object(torch.distributed, "get_rank", lambda *_: 0),
         patch.object(torch.distributed, "ProcessGroupNCCL", MagicMock(), create=True),
-        patch.object(parallel_state, "create_group", made),
+        patch.object(parallel_state, "create_group", _made),
         contextlib.suppress(GroupsMade),
     ):
         order = "tp-cp-ep-pp-dp" if getattr(args, "use_tp_pp_dp_mapping", False) else "tp-cp-ep-dp-pp"
@@ -161,19 +162,24 @@ def _deals_segments(args: Any, config: Any) -> None:
 def _configures_optimizer(args: Any) -> None:
     """Refuses number formats and buckets as the optimizer and the buffers of gradients do.
 
-    Their configuration classes are made of the arguments, with the optimizer of Transformer Engine that a job has.
+    Their configuration classes are made of the arguments, with the optimizer of Transformer Engine that a job has;
+    Megatron's function that makes the optimizer runs up to its process groups.
     """
+    from megatron.core import optimizer
     from megatron.core.distributed import DistributedDataParallelConfig
-    from megatron.core.optimizer import OptimizerConfig
 
     package = "transformer_engine.pytorch.optimizers"
     fused = SimpleNamespace(FusedAdam=_fused_adam)
     parts = [package.rsplit(".", count)[0] for count in (2, 1)]
     with patch.dict(sys.modules, {package: fused, **dict.fromkeys(parts, fused)}):
-        _call(OptimizerConfig, args)
+        config = _call(optimizer.OptimizerConfig, args)
     if not getattr(args, "use_torch_fsdp2", False):
         beside = {name: getattr(args, f"ddp_{name}", None) for name in ("num_buckets", "bucket_size")}
         _call(DistributedDataParallelConfig, args, **beside)
+    if config.optimizer in ("adam", "sgd"):
+        made = patch.object(optimizer.ProcessGroupCollection, "setup_process_groups_for_optimizer", _made)
+        with made, contextlib.suppress(GroupsMade):
+            optimizer.get_megatron_optimizer(config, [None])
 
 
 def _fused_adam(master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: Any) -> None:
@@ -184,7 +190,7 @@ SPECS = r"get_gpt_layer_\w+_spec"
 """Functions that make the layers of a model."""
 
 
-def _call(function: Callable[..., object], args: Any, **words: Any) -> None:
-    """Calls a function of Megatron's start with what it takes of the arguments, else of `words`."""
+def _call(function: Callable[..., Any], args: Any, **words: Any) -> Any:
+    """What a function of Megatron's start returns, called with what it takes of the arguments, else of `words`."""
     given = words | vars(args)
-    function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
+    return function(**{name: given[name] for name in inspect.signature(function).parameters if name in given})
