@@ -143,6 +143,24 @@ def test_weights_of_float32_hold_twelve_bytes_of_state_per_parameter(tmp_path: P
         assert states == pytest.approx(3.0 * width * row.run.model.total_params / 16, rel=0.01)
 
 
+@pytest.mark.parametrize(("flags", "state_bytes"), [("TE FusedAdam fp32 master", 16.0), ("optimizer=bf16 adam", 8.0)])
+def test_an_optimizer_with_masters_of_its_own_holds_them_in_fp32(
+    flags: str, state_bytes: float, tmp_path: Path
+) -> None:
+    run = LLAMA | {
+        "stack": "automodel",
+        "fsdp": "fsdp2",
+        "tp": "1",
+        "dp": "16",
+        "sequence_parallel": "no",
+        "flags": flags,
+    }
+    (row,) = outcome_of(tmp_path, run).rows
+    memory = row.projection.memory
+    held = float(memory.weights[0] + memory.gradients[0] + memory.optimizer[0])
+    assert held == pytest.approx(state_bytes / 16 * 8.03e9, rel=0.02)
+
+
 def test_a_source_nobody_knows_gets_the_likely_stack_and_is_told_so(tmp_path: Path) -> None:
     amd = LLAMA | {"id": "x-2", "gpu": "MI300X", "fsdp": "FSDP2", "tp": "1", "dp": "16", "sequence_parallel": "no"}
     outcome = with_undescribed(outcome_of(tmp_path, LLAMA, amd))
