@@ -54,3 +54,17 @@ def test_the_rank_with_the_largest_activations_is_the_one_that_is_named() -> Non
     assert "rank 2 needs 2 micro-batches of activations for a single one to pass, the memory limit is 1.5" in str(
         caught.value
     )
+
+
+@pytest.mark.parametrize(("name", "count"), [("zb-auto", 40), ("v-auto", 8)])
+def test_a_longer_run_keeps_the_pace_of_a_shorter_one(name: str, count: int) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(count):
+        p, (forward, backward, weight) = int(rng.choice([4, 6, 8])), rng.uniform(0.6, 1.6, 3)
+        costs = Costs(forward=forward, backward=backward, weight=weight, comm=float(rng.choice([0.0, 0.1])))
+        shape = {"stages": p, "costs": costs, "memory_limit": float(rng.choice([p / 2, p / 2 + 0.5, 0.7 * p]))}
+        short, long = (
+            simulate(build(name, microbatches=m, **shape), costs).makespan / m
+            for m in (4 * p, int(rng.choice([64, 101])))
+        )
+        assert long <= 1.05 * short, (shape, forward, backward, weight)

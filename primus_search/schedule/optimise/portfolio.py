@@ -87,10 +87,13 @@ def fastest(request: Request, limit: float, rules: Rules) -> Table:
         return _polished(request, best[0], limit, rules.polish)
     longer = [extended(each.table(), request.microbatches) for each in best]
     finalists = [as_run(request, table, cost=2) for table in longer if table is not None]
+    pace = best[0].makespan / short.microbatches * (1.0 + CLOSE)
+    if not any(each.makespan <= pace * request.microbatches for each in finalists):  # its periods do not fit together
+        finalists += _best(request, limit, rules)
     if rules.in_full is not None:
         beaten = [(each.makespan, each.span) for each in sorted(finalists, key=by_score(request))[:1]]
         finalists += rules.in_full(request, limit, *beaten)
-    return min(finalists or _best(request, limit, rules), key=by_score(request)).table()
+    return min(finalists, key=by_score(request)).table()
 
 
 def _why_none(request: Request, limit: float) -> str:
