@@ -119,8 +119,9 @@ def params_per_rank(job: Job, c: Candidates) -> tuple[Floats, Floats]:
     is_trained = model.adapters is None
     of_kinds = [trained_shares(model, kind, s) for kind in model.kinds]
     dense_of, expert_of = (np.array(many) for many in zip(*of_kinds, strict=True))
-    mtp = dense_of[model.kinds.index(model.layers[-1])] + is_trained * 2.0 * model.hidden**2 / s.tp
-    mtp_expert = expert_of[model.kinds.index(model.layers[-1])]
+    predicting = [model.kinds.index(kind) for kind in model.mtp_kinds]
+    mtp = in_order(dense_of[predicting]) + is_trained * 2.0 * model.hidden**2 / s.tp
+    mtp_expert = in_order(expert_of[predicting])
     out = np.zeros((2, len(c)))
     for members, stages, ranks in _placements(model, c):
         pp = int(c.pp[members[0]])

@@ -159,7 +159,8 @@ def _letters(model: Model, parts: Sequence[str]) -> str:
     letters = [_letter(model, kind) for kind in model.layers]
     each = iter(letters)
     stages = ["".join(next(each) for one in stage if one == "t") for stage in parts]
-    return "|".join(stages) + f"/{letters[-1]}" * model.num_mtp_layers
+    module = "".join(_letter(model, kind) for kind in model.mtp_kinds)
+    return "|".join(stages) + f"/{module}" * model.num_mtp_layers
 
 
 def _letter(model: Model, kind: LayerKind) -> str:

@@ -147,6 +147,8 @@ FORMS = "allowed: a whole number, a list or a text such as '([0]*3+[1]*58)'"
          "layers are; read the experiment, or give a pattern or spec"),
         (f"{SIZES}hybrid_override_pattern: M*-X", "m.yaml:6 @ $.hybrid_override_pattern: 'X' is no layer - allowed: "
          "M the stack's mixer, * attention, - MLP, E experts"),
+        (f"{SIZES}hybrid_layer_pattern: MM--/*-", "m.yaml:6 @ $.hybrid_layer_pattern: prediction layers '*-' of a kind "
+         "that no layer is are not modelled"),
         (f"{SIZES}hybrid_layer_pattern: M*-", "m.yaml:6 @ $.hybrid_layer_pattern: has 3 layers; num_layers is 4"),
         (f"{SIZES}spec: [somewhere, gdn_hybrid_stack_spec]", "m.yaml:6 @ $.spec: spec makes layers of its own, which "
          "this reader does not read; --ignore spec leaves it out knowingly"),
@@ -175,6 +177,14 @@ def test_a_pattern_of_layers_is_the_model_that_huggingface_has() -> None:
     )
     read = load_model("nano.yaml")
     assert read.layers == nano.layers and read.total_params == nano.total_params
+    # Prediction modules have the layers behind a bar, one module each.
+    text = Path("nano.yaml").read_text()
+    Path("mtp.yaml").write_text(text.replace(f"{pattern}'", f"{pattern}/*E/*E'"))
+    attention, experts = (nano.layers[pattern.index(letter)] for letter in "*E")
+    found = load_model("mtp.yaml")
+    assert found.num_mtp_layers == 2 and found.mtp_kinds == (attention, experts)
+    assert found.mtp_params - nano.mtp_params == nano.layer_params(attention)  # without them a module is the last layer
+    assert load_model("nemotron3_ultra").mtp_kinds[0].mixer == load_model("nemotron3_ultra").layers[7].mixer
 
 
 def test_a_config_json_with_a_size_nobody_knows_is_refused() -> None:

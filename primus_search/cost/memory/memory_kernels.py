@@ -260,8 +260,8 @@ def uncovered_of_each(
     """`uncovered` of one pipeline for every setting of recompute and offloading: where each begins, its rows.
 
     stages                   (ranks, chunks) stage of the model     decoder, number  (stages,) layers without and with
-                             MTP modules, which count as the last kind of layer
-    before                   (layers + 1, kinds) decoder layers of each kind before each layer
+                             MTP modules
+    before                   (layers + 2, kinds) layers of each kind before each decoder layer, in all, with one module
     again, group, offload    (settings,) as in `ranks.Relief`
     """
     ranks, chunks, kinds = stages.shape[0], stages.shape[1], before.shape[1]

@@ -146,10 +146,11 @@ def _columns(model: Model) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=64)
 def _layers_before(model: Model) -> Floats:
-    """(layers + 1, kinds) layers of each kind before every layer, and of all layers."""
+    """(layers + 2, kinds) layers of each kind before every layer, of all layers, and with those of an MTP module."""
     index = {_memory_key(kind): k for k, kind in enumerate(memory_kinds(model))}
     of_kind = np.eye(len(index))[[index[_memory_key(kind)] for kind in model.layers]]
-    return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum(of_kind, axis=0)])
+    module = np.sum([of_kind[model.layers.index(kind)] for kind in model.mtp_kinds], axis=0)
+    return np.concatenate([np.zeros((1, of_kind.shape[1])), np.cumsum([*of_kind, module], axis=0)])
 
 
 def _resident(model: Model, pipeline: Pipeline) -> Floats:

@@ -75,7 +75,7 @@ def head_operations(job: Job, c: Candidates) -> list[Operation]:
 
 
 def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
-    """One multi-token-prediction module: the 2H x H join, a layer of the last kind, and the head once more."""
+    """One multi-token-prediction module: the 2H x H join, its layers, and the head once more."""
     model = job.model
     if not model.num_mtp_layers:
         return ()
@@ -83,5 +83,5 @@ def mtp_operations(job: Job, c: Candidates) -> Sequence[Operation]:
     hidden: Floats = np.full(len(c), float(model.hidden))
     is_trained, wide = model.adapters is None, 2.0 * model.hidden
     join = LinearOp(Part.MLP, Module.LINEAR, s.tokens, hidden / c.tp, wide, Fp8.NONE, is_trained=is_trained)
-    layer = layer_operations(job, model.layers[-1], c)
-    return [join, *layer, *head_operations(job, c)]
+    layers = [one for kind in model.mtp_kinds for one in layer_operations(job, kind, c)]
+    return [join, *layers, *head_operations(job, c)]

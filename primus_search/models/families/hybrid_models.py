@@ -47,9 +47,7 @@ GENERIC = {LINEAR: "mamba", FULL: "attention"}
 
 def nemotron_layers(fields: Fields) -> list[str]:
     """The words of Nemotron's layers, which may say their number alone."""
-    pattern = fields.word("hybrid_override_pattern", "")
-    blocks = [str(word) for word in fields.items("layers_block_type")]
-    words = [LETTERS.get(letter, letter) for letter in pattern] or [GENERIC.get(word, word) for word in blocks]
+    words = _words(fields, "hybrid_override_pattern", "layers_block_type")
     unknown = next((word for word in words if word not in LETTERS.values()), None)
     if unknown is not None:
         fields.problem("hybrid_override_pattern", f"{unknown!r} is no layer - allowed: {', '.join(LETTERS.values())}")
@@ -57,6 +55,12 @@ def nemotron_layers(fields: Fields) -> list[str]:
     if fields.integer("num_hidden_layers", len(words)) != len(words):
         fields.problem("num_hidden_layers", f"the pattern of layers has {len(words)}")
     return words
+
+
+def _words(fields: Fields, pattern: str, blocks: str) -> list[str]:
+    """The words of a pattern of letters, else of a list."""
+    listed = [GENERIC.get(str(word), str(word)) for word in fields.items(blocks)]
+    return [LETTERS.get(letter, letter) for letter in fields.word(pattern, "")] or listed
 
 
 def nemotron_h(fields: Fields, values: Values) -> Values:
@@ -75,6 +79,8 @@ def nemotron_h(fields: Fields, values: Values) -> Values:
     }
     ffns: tuple[FeedForward | None, ...] = tuple(None if w in ("moe", "mlp") else NoFeedForward() for w in words)
     flags = tuple(word == "moe" for word in words)
+    of_module = _words(fields, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    values["mtp_layers"] = tuple(words.index(word) for word in of_module if word in words)
     if any(flags):
         values |= {"moe": parts.experts(fields, "nemotron_h", **parts.groups(fields)), "moe_layers": flags}
     mixers = parts.repeated([kinds.get(word, NoMixer()) for word in words])

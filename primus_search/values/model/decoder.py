@@ -66,6 +66,7 @@ class Model:
     activation_params scalars that the activation of a dense MLP learns (2 of xIELU, arXiv:2411.13010)
     num_norms         norms per layer over the hidden size (2; 4 where a model also normalises block outputs)
     num_mtp_layers    multi-token-prediction modules after the last layer (DeepSeek-V3, arXiv:2412.19437 section 2.2)
+    mtp_layers        layers of which a module has one alike, in its order (Nemotron 3: attention, experts); empty: last
     mixers            one mixer or None per layer; empty: the declared attention everywhere
     feed_forwards     one feed-forward or None per layer; empty: experts or the MLP as `moe_layers` says
     constants         what changes results alone: epsilon, rotation, routing
@@ -101,6 +102,7 @@ class Model:
     num_norms: int = 2
     learned_positions: int = 0
     num_mtp_layers: int = 0
+    mtp_layers: Sequence[int] = ()
     mixers: Sequence[Mixer | None] = ()
     feed_forwards: Sequence[FeedForward | None] = ()
     hyper_streams: int = 0
@@ -124,6 +126,8 @@ class Model:
             raise ValueError("moe_layers and windows need one entry per layer")
         if any(self.moe_layers) and self.moe is None:
             raise ValueError("moe_layers names MoE layers, but the model has no experts")
+        alike = tuple(self.layers.index(self.layers[i]) for i in self.mtp_layers) if self.num_mtp_layers else ()
+        object.__setattr__(self, "mtp_layers", () if alike == (self.layers.index(self.layers[-1]),) else alike)
         if self.moe is not None and self.moe.top_k > self.moe.num_experts:
             raise ValueError(f"routes tokens to {self.moe.top_k} of {self.moe.num_experts} experts")
         if self.num_heads % self.num_kv_heads:
@@ -149,8 +153,13 @@ class Model:
 
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
-        """The distinct layer kinds, in order of first appearance; MTP layers are of the last layer's kind."""
+        """The distinct layer kinds, in order of first appearance; those of MTP modules are among them."""
         return tuple(dict.fromkeys(self.layers))
+
+    @cached_property
+    def mtp_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of the layers of one MTP module."""
+        return tuple(self.layers[i] for i in self.mtp_layers) or self.layers[-1:]
 
     @property
     def is_uniform(self) -> bool:
@@ -205,6 +214,7 @@ class Model:
             "windows": (kind.window,),
             "mixers": (),
             "feed_forwards": (),
+            "mtp_layers": (),
             "num_norms": self.layer_norms(kind),
         }
         if not is_moe:
@@ -391,8 +401,8 @@ class Model:
 
     @cached_property
     def mtp_params(self) -> int:
-        """Parameters of one multi-token-prediction module: a layer, the 2H x H join, and its three norms."""
-        return self.layer_params(self.layers[-1]) + 2 * self.hidden**2 + 3 * self.norm_params
+        """Parameters of one multi-token-prediction module: its layers, the 2H x H join, and three norms."""
+        return sum(map(self.layer_params, self.mtp_kinds)) + 2 * self.hidden**2 + 3 * self.norm_params
 
     @cached_property
     def total_params(self) -> int:
@@ -411,7 +421,7 @@ class Model:
         among them."""
         if self.adapters is None:
             return self.total_params
-        return sum(adapter_params(self, kind) for kind in (*self.layers, *self.layers[-1:] * self.num_mtp_layers))
+        return sum(adapter_params(self, kind) for kind in (*self.layers, *self.mtp_kinds * self.num_mtp_layers))
 
     @cached_property
     def num_moe_layers(self) -> int:
@@ -455,11 +465,12 @@ class Model:
         """
         forward = sum(self.layer_flops(kind, seq_length) for kind in self.layers) + 2.0 * self.head_params
         forward += 2.0 * self.hidden * self.per_layer_embedding * self.num_layers
-        mtp = self.layer_flops(self.layers[-1], seq_length) + 4.0 * self.hidden**2 + 2.0 * self.head_params
+        mtp = sum(self.layer_flops(kind, seq_length) for kind in self.mtp_kinds)
+        mtp += 4.0 * self.hidden**2 + 2.0 * self.head_params
         every = 3.0 * (forward + self.num_mtp_layers * mtp)
         if self.adapters is None:
             return every
-        layers = (*self.layers, *self.layers[-1:] * self.num_mtp_layers)
+        layers = (*self.layers, *self.mtp_kinds * self.num_mtp_layers)
         mixing = sum(self.mixer(kind).mixing_flops(seq_length) for kind in layers)
         return every - (every / 3.0 - mixing - 2.0 * sum(self.adapter_params_used(kind) for kind in layers))
 

@@ -35,8 +35,8 @@ ABSENT = (
 
 DERIVED = {"model.virtual_pipeline_model_parallel_size", "model.cuda_graph_impl", "model.cuda_graph_scope",
            "model.recompute_modules", "model.experimental_attention_variant",
-           "model.microbatch_group_size_per_vp_stage", "model.mtp_num_layers"}  # fmt: skip
-"""Fields that Bridge fills: prediction layers of a pattern, stages of a layout, graphs and attention under newer names,
+           "model.microbatch_group_size_per_vp_stage"}  # fmt: skip
+"""Fields that Bridge fills: stages of a layout, graphs and attention under newer names,
 modules of no recompute, groups of as many micro-batches as there are stages."""
 
 
