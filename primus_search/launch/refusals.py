@@ -178,15 +178,17 @@ def resolved_start(
             problems.append(Refusal(name=key, reason=str(error), cure="write one", source=source))
     settings |= _shortened(release, settings, given)
     settings |= {"world_size": world, "device_arch": device, "te_version": TE_VERSION}
+    settings["cuda_graph_modules"] = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
     if text := settings.get("pipeline_model_parallel_layout"):
         parts = expand(str(text))
         settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
     if release.below:
+        words = {key.rpartition(".")[2] for key, one in table.items() if one.default == "none"}
+        settings |= {key: "none" for key in words & settings.keys() if settings[key] is None}  # a word of these fields
         return {key: _of_class(value) for key, value in settings.items()}, problems
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")
     settings["offload_modules"] = settings.get("offload_modules") or []
-    settings["cuda_graph_modules"] = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
     return settings, problems
 
 
@@ -194,8 +196,11 @@ def _of_class(value: Any) -> Any:
     """A value as a class of the framework holds it: numbers of texts, number formats by their names."""
     if isinstance(value, list):
         return [_of_class(one) for one in value]
-    number = whole_number(value) if isinstance(value, str) else None
-    return _FORMATS.get(str(value).removeprefix("torch."), value) if number is None else number
+    text = str(value).removeprefix("torch.")
+    number = finite_number(text) if isinstance(value, str) else None
+    if number is None:
+        return _FORMATS.get(text, value)
+    return number if (whole := whole_number(text)) is None else whole
 
 
 _FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}

@@ -117,6 +117,9 @@ HALVES = (
     ("mixed_precision.fp8_recipe=mxfp8 mixed_precision.fp8_param_gather=true", "gathered into the gradient buffer"),
     ("optimizer.use_precision_aware_optimizer=false optimizer.exp_avg_dtype=torch.bfloat16", "number formats"),
     ("model.fp16=true", "BF16 and FP16 are both on"),
+    ("model.external_cuda_graph=true model.cuda_graph_impl=local", "external_cuda_graph stands beside"),
+    ("model.external_cuda_graph=true model.cuda_graph_impl=none model.recompute_granularity=full "
+     "model.recompute_method=uniform model.recompute_num_layers=1", "full recomputation"),
 ])  # fmt: skip
 def test_a_recipe_is_refused_what_megatrons_classes_refuse(override: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
@@ -130,7 +133,7 @@ def test_numbers_of_a_script_are_those_of_its_recipe() -> None:
     """A script has every override as text, a recipe the numbers."""
     (release,) = RELEASES["nemo"]
     for name, recipe in drawn("numbers", sorted(recipes().items()), 100):
-        texts = {key: str(one) if type(one) is int else one for key, one in recipe.settings.items()}
+        texts = {key: str(one) if type(one) in (int, float) else one for key, one in recipe.settings.items()}
         both = [resolved_start(release, given, 64, 9) for given in (recipe.settings, texts)]
         assert both[0] == both[1], name
 
