@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.errors import InputError, Problem, did_you_mean
-from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, values_of, word
+from primus_search.cost.confidence.fit import fit_probability
+from primus_search.exploration.neighbours import Evaluator, Figures, OwnConfiguration, Values, table_of, values_of, word
 from primus_search.exploration.result import ClusterResult, SearchResult
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.recipes import is_recipe, recipes
@@ -18,8 +19,9 @@ from primus_search.launch.world import nodes_of
 from primus_search.learning.logged_job import read_job
 from primus_search.space import AXES, Enumerator
 from primus_search.values.candidates import Candidates, Floats
-from primus_search.values.knobs import KNOB, KNOBS, Enters
+from primus_search.values.knobs import KNOB, KNOBS, Enters, StateFormat
 from primus_search.values.machine.stack import number_of
+from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 
@@ -37,12 +39,17 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     experiment = read_job(path, world, space.model)
     evaluator = replace(found.evaluator, space=replace(space.on(found.choice), constraints=()))
     own = evaluator.settled(values_of(experiment.candidate))
-    broken = tuple(rule for rule in evaluator.broken(own) if not rule.drops_doubles)
+    if is_stacks_own(found.choice.cluster.stack, experiment.row["state_format"]):
+        own["state_format"] = StateFormat.STACK
+    of_framework = evaluator.broken(own)
+    broken = tuple(rule for rule in of_framework if not rule.drops_doubles)
     outcome = OwnConfiguration(
         path=str(path),
         values={name: word(name, value) for name, value in own.items()},
         of=found.feasible,
         broken=broken,
+        beyond={name: word(name, own[name]) for name in evaluator.beyond(own)},
+        left_out=tuple(one.reason for one in found.evaluator.broken(own) if one not in of_framework),
         notes=(*_otherwise(experiment, result, trained), *experiment.not_modelled),
     )
     if broken:
@@ -50,7 +57,8 @@ def baseline_of(result: SearchResult, path: Path) -> OwnConfiguration:
     figures = evaluator.project([own])[0]
     best = values_of(found.ranking.candidates, 0)
     winner, rate = evaluator.project([best])[0], figures.expected_tokens_per_s_per_gpu
-    outcome = replace(outcome, figures=figures, behind=1.0 - rate / winner.expected_tokens_per_s_per_gpu)
+    behind = 1.0 - rate / winner.expected_tokens_per_s_per_gpu
+    outcome = replace(outcome, figures=figures, behind=behind, fits=_fits(evaluator, table_of([own])))
     if figures.fits:
         rank, is_exact = _rank(found, evaluator, rate)
         outcome = replace(outcome, rank=rank, is_rank_exact=is_exact)
@@ -99,6 +107,12 @@ def _expected(evaluator: Evaluator, table: Candidates) -> Floats:
     """Expected tokens/s/GPU of every row."""
     projection = evaluator.projector.project(table)
     return projection.tokens_per_s_per_gpu * evaluator.expected_shares(table, projection)
+
+
+def _fits(evaluator: Evaluator, one: Candidates) -> float:
+    """Probability that a configuration runs in device memory."""
+    memory = evaluator.projector.project(one).memory
+    return float(fit_probability(evaluator.projector.job, one, memory)[0])
 
 
 def _rank(found: ClusterResult, evaluator: Evaluator, rate: float) -> tuple[int, bool]:

@@ -154,7 +154,10 @@ class OwnConfiguration:
 
     rank        its place among the rows that fit; `is_rank_exact` False: estimated from random rows; 0 where unknown
     behind      by which share of the winner's rate it is slower
+    fits        probability that it runs in device memory; a winner that is surer to fit may be slower
     broken      rules of the framework and the space that it breaks; `figures` is then None where it cannot be projected
+    beyond      its values, in words, of axes that the search varies without them
+    left_out    constraints of the space that leave it out
     pair        the two changes towards the winner that gain most, in words, and the figures with them
     notes       what its file has otherwise than the space, and what is not modelled
     """
@@ -165,7 +168,10 @@ class OwnConfiguration:
     of: int = 0
     is_rank_exact: bool = True
     behind: float = 0.0
+    fits: float = 1.0
     broken: tuple[RuleViolation, ...] = ()
+    beyond: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
     figures: Figures | None = None
     pair: Mapping[str, Any] = field(default_factory=dict)
     pair_figures: Figures | None = None
@@ -301,6 +307,13 @@ class Evaluator:
                 settled[axis] = neutral
                 job, cells = self._alone(settled)
         return settled
+
+    def beyond(self, values: Values) -> list[str]:
+        """Axes whose value in this configuration no row of the space has: not offered, and not the neutral one of an
+        axis that does not matter there."""
+        missing = [axis for axis in self.choice.axes if values[axis.name] not in axis.values]
+        reached = {axis.name: self.settled({**values, axis.name: axis.values[0]})[axis.name] for axis in missing}
+        return [name for name, value in reached.items() if value != values[name]]
 
     def try_out(self, base: Values, every: Sequence[Values], *, may_follow: bool = True) -> list[Trial]:
         """`base` with each of some changes; other axes (`Knob.followers`) follow only where the rules want it."""

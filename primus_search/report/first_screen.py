@@ -6,10 +6,11 @@ The same text stands on the terminal, on top of report.html and in the notebook.
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
+from shlex import quote
 
 from primus_search.analysis.labels import chance, short
 from primus_search.base.units import GB
-from primus_search.cost.confidence.fit import FITS
+from primus_search.cost.confidence.fit import FIT_THRESHOLD, FITS
 from primus_search.exploration.answer_values import Answer, Choice
 from primus_search.exploration.neighbours import Figures, OwnConfiguration
 from primus_search.values.candidates import spoken
@@ -107,6 +108,8 @@ def _own(found: OwnConfiguration, answer: Answer) -> list[str]:
         what = textwrap.shorten(short(found.values), _WHAT, placeholder=" …")
         lines.append(_row("you", what, f"{rate:,.0f}", f"{memory:,.0f}", "what runs now"))
     lines += _filled(f"Yours ({found.path}): {_place(found)}", "", INDENT)
+    if found.behind < 0 and (found.beyond or found.left_out):
+        lines += _filled(_unsearched(found), "", INDENT)
     lines += [line for one in found.broken[:2] for line in _filled(f"{one.rule}: {one.reason}", "", INDENT)[:1]]
     if found.pair_figures is not None and found.figures is not None:
         lines += _filled(_gain(found, found.figures, found.pair_figures, answer.rate), "", INDENT)
@@ -129,11 +132,25 @@ def _place(found: OwnConfiguration) -> str:
     if found.figures is None:
         return "it is not legal here"
     rate = f"{found.figures.expected_tokens_per_s_per_gpu:,.0f} tok/s/GPU"
-    gap = f"{found.behind:.0%} behind" if found.behind >= 0 else f"{-found.behind:.0%} ahead of the best of this space"
+    gap = f"{found.behind:.0%} behind" if found.behind >= 0 else f"{-found.behind:.0%} ahead of {_passed(found)}"
     if not found.figures.fits:
         return f"out of memory by {-found.figures.headroom_bytes / GB:.1f} GB; {rate}, {gap}"
     about = "" if found.is_rank_exact else "about "
     return f"rank {about}{found.rank:,} of {found.of:,}, {gap} ({rate})"
+
+
+def _passed(found: OwnConfiguration) -> str:
+    """The winner that it is ahead of, and why that is the winner."""
+    if found.beyond or found.left_out:
+        return "the best of this space"
+    is_doubted = found.figures is not None and found.figures.fits and found.fits < FIT_THRESHOLD
+    return f"A, which is surer to fit ({chance(found.fits)} here)" if is_doubted else "A, plainer and within noise"
+
+
+def _unsearched(found: OwnConfiguration) -> str:
+    """What of it the search does not vary, as `--set tp=8 --set fp8=mxfp8`, and constraints that leave it out."""
+    own = " ".join(f"--set {quote(f'{name}={spoken(value)}')}" for name, value in found.beyond.items())
+    return "; ".join([*([f"not searched; with it: {own}"] if own else []), *found.left_out])
 
 
 def _commands(answer: Answer, folder: str, refusal: str) -> list[str]:
