@@ -1,5 +1,6 @@
 """The GPUs that a launch command, a Slurm header or a log starts: how many, and how many on a node."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,6 +69,17 @@ def world_of(words: list[str], header: Mapping[str, str]) -> World:
     if in_all:
         return World(in_all, in_all // machines if machines and in_all % machines == 0 else min(of_header, in_all))
     return World(in_header * of_header, of_header)
+
+
+_LISTS = re.compile(r"--(?:include[ =](?:[\w.-]{1,80}:)?|gpu[_-]ids[ =])(\d[\d,]*)|--(?:gpus|devices)[ =](\d+,[\d,]*)")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def listed_devices(words: list[str], variables: Mapping[str, str]) -> int:
+    """How many devices of a node a command, or else its environment, lists by number; 0 where neither does."""
+    found = _LISTS.search(" ".join(words))
+    lists = [found[1] or found[2]] if found else [variables.get(one, "") for one in _VISIBLE]
+    return next((one.count(",") + 1 for one in lists if re.fullmatch(r"\d+(?:,\d+)*", one)), 0)
 
 
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

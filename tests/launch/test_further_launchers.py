@@ -196,3 +196,88 @@ def test_programs_of_megatron_that_train_no_decoder_are_refused(tmp_path: Path, 
     (tmp_path / "run.sh").write_text(f"torchrun {program} --micro-batch-size 8 --tensor-model-parallel-size 1")
     with pytest.raises(InputError, match="a job of its sizes is priced by primus-search project --model MODEL"):
         read_experiment(tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("started", "gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES=3 python sft.py", 1),
+        ("export CUDA_VISIBLE_DEVICES=0,1,2,3\npython sft.py", 4),
+        ("deepspeed --include localhost:4,5 sft.py", 2),
+        ("deepspeed --include=localhost:4,5 --master_port 1 sft.py", 2),
+        ("accelerate launch --gpu_ids 0,1,2 sft.py", 3),
+        ("CUDA_VISIBLE_DEVICES=0,1 torchrun --nproc_per_node 8 sft.py", 8),
+        ("python sft.py", 0),
+    ],
+)
+def test_devices_that_a_command_or_its_environment_lists_are_its_world(
+    tmp_path: Path, started: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "tune.sh").write_text(f"{started} {TUNE} --max_seq_length 512")
+    assert read_experiment(tmp_path / "tune.sh").world.gpus == gpus
+
+
+@pytest.mark.parametrize(("started", "gpus"), [("python", 1), ("torchrun --nproc_per_node=4", 4)])
+def test_one_process_has_one_device(tmp_path: Path, started: str, gpus: int) -> None:
+    (tmp_path / "run.sh").write_text(f"{started} qlora.py --model_name_or_path huggyllama/llama-7b")
+    job = read_experiment(tmp_path / "run.sh", 8)
+    assert (job.world.gpus, job.global_batch_size) == (gpus, 16 * gpus)
+
+
+def test_a_document_that_is_not_there_is_named(folder: Path) -> None:
+    path = folder / "halos.sh"
+    assert not any("is not beside" in note for note in read_experiment(path).assumed)
+    path.write_text(FILES["halos.sh"].replace("deep/fsdp.yaml", "elsewhere/fsdp.yaml"))
+    assert any(note.startswith("elsewhere/fsdp.yaml is not beside the file") for note in read_experiment(path).assumed)
+
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo data.train_batch_size=256 actor_rollout_ref.model.path=Qwen/Qwen2-7B "
+    "actor_rollout_ref.actor.ppo_micro_batch_size=16 trainer.n_gpus_per_node=8"
+)
+
+
+def test_the_launchers_own_document_lies_beneath_a_command(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "run.sh").write_text(VERL)
+    alone = read_experiment(tmp_path / "examples" / "run.sh")
+    assert alone.row["recompute"] == "full" and any(note.startswith("recompute = full") for note in alone.assumed)
+    own = tmp_path / "verl" / "trainer" / "config"
+    own.mkdir(parents=True)
+    (own / "ppo_trainer.yaml").write_text(
+        "data: {max_prompt_length: 256, max_response_length: 256}\nactor_rollout_ref:\n"
+        "  model: {path: ~/x, enable_gradient_checkpointing: False}\n"
+        "  actor: {ppo_micro_batch_size_per_gpu: null, ppo_mini_batch_size: 128}\n"
+    )
+    job = read_experiment(tmp_path / "examples" / "run.sh")
+    assert (job.row["recompute"], job.row["micro_batch_size"]) == ("none", 2)
+    assert (job.seq_length, job.global_batch_size) == (512, 128)
+    (own / "ppo_trainer.yaml").write_text("defaults: [actor]\ndata: {max_prompt_length: 1}\n")
+    assert read_experiment(tmp_path / "examples" / "run.sh").seq_length == alone.seq_length
+
+
+@pytest.mark.parametrize(
+    ("given", "formats", "is_unsaid"),
+    [
+        ("--bf16 True", "stack", False),
+        ("--bf16 True --torch_dtype bfloat16", "bf16_all", False),
+        ("--bf16 True --torch_dtype bfloat16 --deepspeed ds_z3.json", "stack", False),
+        ("--bf16 True --torch_dtype bfloat16 --use_peft True", "stack", False),
+        ("", "stack", True),
+    ],
+)
+def test_formats_of_a_trainer_are_those_its_weights_are_loaded_in(
+    tmp_path: Path, given: str, formats: str, is_unsaid: bool
+) -> None:
+    (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 sft.py {TUNE} --max_seq_length 512 {given}")
+    job = read_experiment(tmp_path / "tune.sh")
+    assert job.row["state_format"] == formats
+    assert any(note.startswith("precision = bf16") and "--set" not in note for note in job.assumed) is is_unsaid
+
+
+def test_what_a_batch_depends_on_is_named(tmp_path: Path) -> None:
+    text = f"STEPS=$((64 / $(nvidia-smi -L | wc -l)))\ntorchrun sft.py {TUNE} --gradient_accumulation_steps $STEPS"
+    (tmp_path / "tune.sh").write_text(text)
+    with pytest.raises(InputError, match="depends on STEPS: set them"):
+        read_experiment(tmp_path / "tune.sh")

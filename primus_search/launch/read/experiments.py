@@ -13,6 +13,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem, readable
@@ -61,7 +62,7 @@ def read_experiment(
     """
     if is_recipe(path):
         with readable(shown(path)):
-            return of_recipe(path, NamedRecipe(path.name), world, model, of_settings)
+            return _recipe(NamedRecipe(path.name), path, "", world, model)
     path, text = _opened(path)
     is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
@@ -93,20 +94,16 @@ def _opened(path: Path) -> tuple[Path, str]:
 def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     """What reads a file, by how it is written; None where it is no experiment."""
     if path.suffix == ".py" and CONFIGURES.search(text):
-        return _configuration
+        return of_configuration
     if path.suffix == ".json" and is_dump(text):
-        return _dump
+        return of_dump
     if launcher := launcher_of(path, text):
         return lambda path, text, world, model, *_: read_launcher(path, text, launcher, world, model, of_settings)
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":
-        names = recipes_in(text)
-        recipe = NamedRecipe(names[0] if names else "")
-        is_one = len(set(names)) == 1
-        return (
-            (lambda path, _, world, model, *__: of_recipe(path, recipe, world, model, of_settings)) if is_one else None
-        )
+        names = {*recipes_in(text)}
+        return partial(_recipe, NamedRecipe(names.pop())) if len(names) == 1 else None
     if re.search(r"^modules:", text, re.MULTILINE):
         return of_primus
     if MODEL_ARGUMENTS.search(text):
@@ -119,6 +116,10 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
         )
     is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
     return of_script if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
+
+
+def _recipe(recipe: NamedRecipe, path: Path, _: str, world: int, model: Model | None, *__: object) -> Experiment:
+    return of_recipe(path, recipe, world, model, of_settings)
 
 
 # --- torchtitan -------------------------------------------------------------------------------------------------------
@@ -138,11 +139,3 @@ CONFIGURES = re.compile(
 def _job_file(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
     given = torchtitan.flattened(tomllib.loads(text)) | flags_of(JOB_FILES, flags)
     return of_torchtitan(path, given, world, model, load_framework(JOB_FILES))
-
-
-def _configuration(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
-    return of_configuration(path, text, flags, world, model)
-
-
-def _dump(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
-    return of_dump(path, text, flags, world, model)

@@ -29,11 +29,11 @@ def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model
     names = settings_read(launcher.contract) | (launcher.defaults.keys() - names_in(launcher))
     own = {key: value for key, value in launcher.defaults.items() if key in names and key not in found}
     for name, ways in launcher.formulas.items():
-        if name not in found and (value := first_known(ways, known)) is not None:
+        if found.get(name) is None and (value := first_known(ways, known)) is not None:
             own[name] = known[name] = value
     if MICRO_BATCH in own and gpus >= ranks and known.get(BATCH):
         own[MICRO_BATCH] = _dividing(int(str(own[MICRO_BATCH])), int(str(known[BATCH])) // (gpus // ranks))
-    return {key: value for key, value in own.items() if key not in found and key != "gpus"}
+    return {key: value for key, value in own.items() if found.get(key) is None and key != "gpus"}
 
 
 BATCH, MICRO_BATCH = "global_batch_size", "micro_batch_size"
@@ -44,9 +44,10 @@ def _dividing(most: int, samples: int) -> int:
     return next((count for count in range(most, 1, -1) if samples % count == 0), 1)
 
 
-def names_in(launcher: Launcher) -> set[str]:
-    """Every name that a formula of a launcher has."""
-    return {word for many in launcher.formulas.values() for one in many for word in _NAME.findall(one)}
+def names_in(launcher: Launcher, *settings: str) -> set[str]:
+    """Every name that a formula of a launcher has; those of some settings, where any are named."""
+    ways = [many for key, many in launcher.formulas.items() if not settings or key in settings]
+    return {word for many in ways for one in many for word in _NAME.findall(one)}
 
 
 @lru_cache

@@ -8,6 +8,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.source import Document, plain, shown
 from primus_search.launch.read.launcher_table import Launcher
+from primus_search.launch.read.torchtitan import nested
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.models.model_files import load_model
 from primus_search.models.preset_names import model_named
@@ -24,8 +25,7 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
     if launcher.config and fields and (_family(launcher, fields) or not named):
         tokenizer = next((str(stated[key]) for key in launcher.tokenizer if stated.get(key)), "")
         return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
-    sizes = (key for key, value in given.items() if value not in ("", None))
-    resized = next((key for key in sizes if any(fnmatchcase(key, one) for one in launcher.sizes)), "")
+    resized = next((k for k, v in given.items() if v and any(fnmatchcase(k, one) for one in launcher.sizes)), "")
     if resized:
         what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
         return None, (Problem(shown(path), what),)
@@ -78,7 +78,7 @@ def _of_config(
     kept = {k: v for k, v in fields.items() if not any(fnmatchcase(k, one) for one in launcher.config_drops)}
     kept = {launcher.config_renamed.get(k, k): v for k, v in kept.items()}
     data = {"model_type": family} | ({"vocab_size": vocabulary} if vocabulary else {})
-    data |= {k: plain(v) if isinstance(v, str) else v for k, v in kept.items()}
+    data |= nested({k: plain(v) if isinstance(v, str) else v for k, v in kept.items()})
     try:
         return replace(huggingface.from_document(Document(shown(path), data)), name=path.stem), ()
     except InputError as error:

@@ -21,6 +21,7 @@ class Launcher:
     contract     the contract whose keys are meant; any: the names on the right are axes of ours
     program      of a script: what the command that starts it has (a regular expression)
     is_command   whether it is started by that alone, never by a document
+    base         its own document beneath every command, by its path in a copy of it
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
@@ -50,6 +51,7 @@ class Launcher:
     contract: str = ANY
     program: str = ""
     is_command: bool = False
+    base: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = ()

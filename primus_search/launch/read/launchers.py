@@ -10,10 +10,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
@@ -25,7 +24,7 @@ from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
-from primus_search.launch.read.launcher_formulas import first_known, names_in, settings_read, sized
+from primus_search.launch.read.launcher_formulas import BATCH, first_known, names_in, settings_read, sized
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
@@ -33,7 +32,7 @@ from primus_search.launch.read.script_arguments import OPTIONS, started_with
 from primus_search.launch.script import bash
 from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_variables import UNSET
-from primus_search.launch.world import NO_WORLD, World, world_of
+from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.knobs import WORDED
@@ -44,8 +43,6 @@ from primus_search.values.model import Model
 def launcher_of(path: Path, text: str) -> Launcher | None:
     """The launcher that a file is written for; None where it is none of them."""
     is_script = path.suffix not in ENDS
-    if is_script and not any(one.program and re.search(one.program, text) for one in launchers().values()):
-        return None
     try:
         given = {} if is_script else settings_of(path, text)
     except (InputError, ValueError):
@@ -53,11 +50,9 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
     for one in launchers().values():
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, text, one)[0] if has_command else given
-        if (has_command or not (is_script or one.is_command)) and one.where and _has_keys(one, given):
-            return one
-        if has_command and not given and one.where and all(key.rstrip("*") in text for key in one.where):
-            return one  # it wants arguments that it was not started with
-        if has_command and not one.where:
+        is_its = has_command or not (is_script or one.is_command)
+        wants_arguments = not given and all(key.rstrip("*") in text for key in one.where)
+        if (is_its and one.where and _has_keys(one, given)) or (has_command and (not one.where or wants_arguments)):
             return one
     return None
 
@@ -141,18 +136,33 @@ def read_launcher(
 
     Raises ValueError where adapters alone are trained, and where a setting that counts has no value.
     """
-    words: list[str] = []
-    variables: dict[str, str] = {}
     if path.suffix in ENDS:
-        given = {PROGRAM: path.stem, **settings_of(path, text)}
+        given, runs, variables = {PROGRAM: path.stem, **settings_of(path, text)}, [list[str]()], dict[str, str]()
     else:
         given, runs, variables = _of_script(path, text, launcher)
-        if not runs:
-            raise ValueError(f"wants arguments: {started_with(text, '1')}")
-        _refuse_several(launcher, runs)
-        words = runs[-1]
-    started = _world(launcher, given, words, variables)
-    return of_given(path, launcher, given, world, model, of_contract, started)
+    if not runs:
+        raise ValueError(f"wants arguments: {started_with(text, '1')}")
+    _refuse_several(launcher, runs)
+    started = _world(launcher, given, runs[-1], variables)
+    given = _beneath(path, launcher) | given
+    named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
+    absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
+    read = of_given(path, launcher, given, world, model, of_contract, started)
+    notes = (
+        f"{name} is not beside the file: GPUs, sharding or precision that it gives are not read" for name in absent
+    )
+    return replace(read, assumed=(*read.assumed, *notes))
+
+
+def _beneath(path: Path, launcher: Launcher) -> dict[str, Any]:
+    """Settings of the launcher's own document in a copy of it around a file; none of one that is made of others."""
+    file = beside(path.parent, launcher.base) if launcher.base else None
+    found = settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) if file else {}
+    return {} if "defaults" in found else found
+
+
+_CONFIGURES = re.compile(r"^(?:config_file|deepspeed\w{0,9}|ds_config|accelerate_config)$")
+"""Keys under which a command or a document names another that says how the job is sharded."""
 
 
 def of_given(
@@ -160,37 +170,20 @@ def of_given(
     started: World = NO_WORLD,
 ) -> Experiment:  # fmt: skip
     """The job of settings under the names of a launcher, as `read_launcher`."""
-    refuse_adapters(given, launcher.adapters)
-    inside = (
-        (f"{key}.{name}", text)
-        for key, pattern in launcher.parts.items()
-        for found in re.finditer(pattern, str(given.get(key, "")))
-        for name, text in found.groupdict().items()
-        if text
-    )
-    given = {**given, **dict(inside)}
-    stated = {**launcher.defaults, **given}
-    of_model = {key: ways for key, ways in launcher.formulas.items() if key.startswith(f"{launcher.config}.")}
-    given |= {key: size for key, ways in of_model.items() if key not in given and (size := first_known(ways, stated))}
+    given, stated = _stated(launcher, given)
+    _refuse(launcher, given)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     by_default = launcher.lora.left_open(given) if lora else ()
     tuning = lora | policy if "policy" in policy else policy | lora
-    for key, reasons in launcher.refused.items():
-        why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
-        if why:
-            raise NotModelled(f"{key}: {shortened(given[key])}: {why}")
     found, notes = _renamed(launcher, given)
     loaded, problems = (model, ()) if model else model_of(path, launcher, given)
-    named = next((str(stated[key]) for key in launcher.model if stated.get(key)), "")
-    if not model and (part := language_part(named)):
-        notes.append(f"of {named} the language model ({part}) is priced, towers for images and sound are not")
-    elif not model and loaded and (base := named_after(named)):
-        notes.append(f"{named} is taken as {base}, by its name")
-    notes += [f"{named}: {said}" for has, said in key_table("language_parts")["said"].items() if re.search(has, named)]
+    notes += _of_model(next((str(stated[key]) for key in launcher.model if stated.get(key)), ""), model, loaded)
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
-    missing = sorted({name for key in counts & found.keys() for name in UNSET.findall(str(found[key]))})
+    read_by = {} if BATCH in found else {key: given[key] for key in names_in(launcher, BATCH) & given.keys()}
+    values = [*read_by.values(), *(found[key] for key in counts & found.keys())]
+    missing = sorted({name for value in values for name in UNSET.findall(str(value))})
     if missing:
         named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
         raise ValueError(f"depends on {named}: set them in the environment (NAME=value before the command), or --args")
@@ -221,12 +214,46 @@ def of_given(
         written={},
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
         assumed=(
-            *(f"{key} = {value}: {why}; --set {key}=.. changes it" for key, (value, why) in assumed.items()),
+            *(f"{k} = {v}: {why}" + f"; --set {k}=.. changes it" * (k in counts) for k, (v, why) in assumed.items()),
             *(f"lora.{key} = {lora['lora'].get(key)}: by default of {launcher.title}" for key in by_default),
             *(full_rows(packing) or read.assumed),
             *launcher.notes,
         ),
     )
+
+
+def _stated(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a file with those inside their texts and those of its model, and both over the defaults."""
+    inside = (
+        (f"{key}.{name}", text)
+        for key, pattern in launcher.parts.items()
+        for found in re.finditer(pattern, str(given.get(key, "")))
+        for name, text in found.groupdict().items()
+        if text
+    )
+    given = {**given, **dict(inside)}
+    stated = {**launcher.defaults, **given}
+    of_model = {key: ways for key, ways in launcher.formulas.items() if key.startswith(f"{launcher.config}.")}
+    given |= {key: size for key, ways in of_model.items() if key not in given and (size := first_known(ways, stated))}
+    return given, stated
+
+
+def _refuse(launcher: Launcher, given: Settings) -> None:
+    """Raises `NotModelled` with the setting with which a file of a launcher is not read, and why."""
+    refuse_adapters(given, launcher.adapters)
+    for key, reasons in launcher.refused.items():
+        why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
+        if why:
+            raise NotModelled(f"{key}: {shortened(given[key])}: {why}")
+
+
+def _of_model(name: str, given: Model | None, loaded: Model | None) -> Iterator[str]:
+    """What of a named model is priced, where that is not all of it or a guess by its name."""
+    if not given and (part := language_part(name)):
+        yield f"of {name} the language model ({part}) is priced, towers for images and sound are not"
+    elif not given and loaded and (base := named_after(name)):
+        yield f"{name} is taken as {base}, by its name"
+    yield from (f"{name}: {said}" for has, said in key_table("language_parts")["said"].items() if re.search(has, name))
 
 
 _LENGTH = re.compile(
@@ -270,9 +297,9 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
         return World(0, each)  # how many nodes, the file does not say
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
-    if each:
-        return World(each * max(nodes, 1), each)
-    return world_of(words, {}) if words else NO_WORLD
+    world = NO_WORLD if each or not words else world_of(words, {})
+    each = each or (0 if world else listed_devices(words, variables))
+    return World(each * max(nodes, 1), each) if each else world
 
 
 VALUE = "$value"
@@ -283,7 +310,8 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
     """Settings under the names of the contract, and a note of each that is not among them."""
     found: dict[str, Any] = {}
     notes: list[str] = []
-    elsewhere = _read_elsewhere(launcher)
+    elsewhere = {PROGRAM, f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
+    elsewhere |= {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
     for key, value in given.items():
         if meanings := launcher.translated.get(key):
             meant = next((one for words, one in meanings.items() if fits(value, words)), None)
@@ -291,48 +319,38 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
             notes += [] if meant is not None else [_unpriced(launcher, key, value)]
         elif key in launcher.renamed:
             found[launcher.renamed[key]] = value
-        elif (role := _role(launcher, key, elsewhere)) is KeyRole.SETTING:
+        elif (role := _role(launcher, key, elsewhere)) == "setting":
             found[_bare(launcher, key)] = value
-        elif role is KeyRole.NOTED and not is_off(value):
+        elif role == "noted" and not is_off(value):
             notes.append(_unpriced(launcher, key, value))
     for key, meanings in launcher.overrules.items():
         found |= next((one for words, one in meanings.items() if fits(given.get(key), words)), {})
     return found, notes
 
 
-class KeyRole(Enum):
-    """What becomes of a key that a table does not rename: a setting of the contract, a note, nothing."""
-
-    SETTING = "setting"
-    NOTED = "noted"
-    QUIET = "quiet"
+KeyRole = Literal["setting", "noted", "quiet"]
+"""What becomes of a key that a table does not rename: a setting of the contract, a note, nothing."""
 
 
 def _role(launcher: Launcher, key: str, elsewhere: set[str]) -> KeyRole:
     """The first of the ranks that has a key: single names before patterns of names, whatever patterns they fit."""
     bare = _bare(launcher, key)
-    ranks = (
-        (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, KeyRole.QUIET),
-        (bare in settings_read(launcher.contract), KeyRole.SETTING),
-        (key in launcher.effects, KeyRole.NOTED),
-        (key in names_in(launcher) and not bare, KeyRole.QUIET),
-        (any(fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), KeyRole.QUIET),
-        (any(fnmatchcase(key, one) for one in launcher.effects), KeyRole.NOTED),
-        (bool(bare), KeyRole.SETTING),
+    ranks: tuple[tuple[bool, KeyRole], ...] = (
+        (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, "quiet"),
+        (bare in settings_read(launcher.contract), "setting"),
+        (key in launcher.effects, "noted"),
+        (key in names_in(launcher) and not bare, "quiet"),
+        (any(fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), "quiet"),
+        (any(fnmatchcase(key, one) for one in launcher.effects), "noted"),
+        (bool(bare), "setting"),
     )
-    return next((one for has, one in ranks if has), KeyRole.NOTED)
+    return next((one for has, one in ranks if has), "noted")
 
 
 def _bare(launcher: Launcher, key: str) -> str:
     """The contract's own name that a key has, behind a section or alone; empty where it has none."""
     behind = next((key.removeprefix(one) for one in launcher.prefixes if key.startswith(one)), "")
     return key if key in launcher.own else behind
-
-
-def _read_elsewhere(launcher: Launcher) -> set[str]:
-    """Names of keys, which may have `*`, that say something else than a setting of the contract."""
-    read = {PROGRAM, f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
-    return read | {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
 
 
 def _unpriced(launcher: Launcher, key: str, value: Any) -> str:

@@ -97,7 +97,7 @@ def _of_function(path: Path, started: Started, flags: list[str], gpus: int, mode
     module = started.value("__module", "MODULE") or USUAL["MODULE"]
     function = started.value("__config", "CONFIG") or USUAL["CONFIG"]
     for file in _modules(path, module):
-        return of_configuration(file, read_text(file, most=MAX_TABLE_BYTES), flags, gpus, model, function)
+        return of_configuration(file, read_text(file, most=MAX_TABLE_BYTES), gpus, model, flags, function)
     family = module.removesuffix(".config_registry").rpartition(".")[2]
     own = key_table(CONFIGS).get(family, {})
     if function not in own:

@@ -1,6 +1,6 @@
 """torchtitan 0.3.0: a configuration function of a Python file, the JSON that a job dumps, and flags over either.
 
-    of_configuration(Path("config_registry.py"), text, ["--config", "llama3_8b", "--compile.enable"], 64, None)
+    of_configuration(Path("config_registry.py"), text, 64, None, ["--config", "llama3_8b", "--compile.enable"])
 
 A function is followed by its syntax tree (`python_calls`), never run. Its settings have the names of Trainer.Config,
 `model_spec.X` is argument X of `model_registry`, and a part that is one of several classes stands under its own name
@@ -36,7 +36,7 @@ MOST_NAMED = 40
 
 
 def of_configuration(
-    path: Path, text: str, given: Sequence[str], world: int, model: Model | None, name: str = ""
+    path: Path, text: str, world: int, model: Model | None, given: Sequence[str] = (), name: str = ""
 ) -> Experiment:
     """The job of a configuration function of a file; `given`: flags, `--config NAME` among them.
 
@@ -254,7 +254,7 @@ def is_dump(text: str) -> bool:
     return '"model_spec"' in text and '"training"' in text and '"parallelism"' in text
 
 
-def of_dump(path: Path, text: str, given: Sequence[str], world: int, model: Model | None) -> Experiment:
+def of_dump(path: Path, text: str, world: int, model: Model | None, given: Sequence[str] = ()) -> Experiment:
     """The job of a dumped configuration with flags over it."""
     data = json.loads(text)
     spec = data.pop("model_spec", None) or {}
