@@ -131,8 +131,11 @@ deepspeed: examples/deepspeed/ds_z3_config.json
 cutoff_len: 2048
 per_device_train_batch_size: 1
 gradient_accumulation_steps: 8
+use_unsloth_gc: true
 """
-FACTORY_MEGATRON = FACTORY + "tensor_model_parallel_size: 2\nsequence_parallel: true\n"
+FACTORY_MEGATRON = (
+    FACTORY.replace("use_unsloth_gc: true\n", "") + "tensor_model_parallel_size: 2\nsequence_parallel: true\n"
+)
 TRAINER = """
 accelerate launch --config_file fsdp.yaml --num_machines 2 --num_processes 16 \\
   train.py --model_name_or_path meta-llama/Llama-2-7b-hf \\
@@ -391,7 +394,13 @@ JOBS: dict[str, dict[str, Any]] = {
         "sequence_parallel": True,
         "sharding": "distributed_optimizer",
     },
-    "factory.yaml": {"model": "llama3_8b", "batch": 128, "sharding": "fsdp2", "recompute": "full"},
+    "factory.yaml": {
+        "model": "llama3_8b",
+        "batch": 128,
+        "sharding": "fsdp2",
+        "recompute": "full",
+        "offload_modules": "layer_input",
+    },
     "factory_megatron.yaml": {
         "program": "LLaMA-Factory (Megatron back end)",
         "model": "llama3_8b",
