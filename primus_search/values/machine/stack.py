@@ -240,8 +240,8 @@ class KeptMemory:
     deepep_expert_copies  Permuted copies kept with DeepEP.
     has_room_for_every_row  Shapes are fixed ahead: a device has room for every token of its expert-parallel group at
         its experts.
-    room_copies, deepep_room_copies  Rows of such experts that exist at the worst moment over those of the formula, by
-        all-to-all and by DeepEP; 0: those that are routed to them.
+    room_copies  Rows of such experts at the worst moment over those that fill the room, by all-to-all; 0: those routed.
+    deepep_room_copies  The same with DeepEP.
     capacity_mask_bytes  Bytes per token and place of its sequence's padded experts of the masks whose products dispatch
         and combine; 0: rows are indexed.
     masked_copies  Copies of a device's expert rows, one for each of its experts, where a grouped product runs as dense
