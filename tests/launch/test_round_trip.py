@@ -158,6 +158,15 @@ def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path
     assert unwritten(capacity) == {}
 
 
+@pytest.mark.parametrize("framework", ["megatron", "primus", "torchtitan"])
+def test_a_job_of_images_is_refused_with_the_framework_that_starts_it(framework: str, tmp_path: Path) -> None:
+    job = next(one.job for one in random_jobs(framework, tmp_path) if one.job.workload.image_tokens)
+    with pytest.raises(
+        Inexpressible, match=r"starts no tower of this model; Megatron-Bridge does \(--framework nemo\)"
+    ):
+        launch_files(job)
+
+
 @pytest.mark.parametrize(
     ("framework", "given", "values"),
     [

@@ -52,7 +52,10 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         what = f"{job.framework.title} starts no {job.workload.task} step; set the row's axes in verl, slime or NeMo-RL"
         raise Inexpressible(f"{what}, and check that file with `project`")
     if job.workload.image_tokens and not job.framework.options.get("towers"):
-        raise Inexpressible(f"{job.framework.title} trains no towers of images; no launch file")
+        what = (
+            "starts no tower of this model; Megatron-Bridge does (--framework nemo), or --set workload.image_tokens=0"
+        )
+        raise Inexpressible(f"{job.framework.title} {what}")
     adapter_settings(job.framework, job.workload)  # a framework without them is refused before any file
     files = dict(WRITERS[name](job))
     if format_name == SLURM:
