@@ -281,3 +281,9 @@ def test_what_a_batch_depends_on_is_named(tmp_path: Path) -> None:
     (tmp_path / "tune.sh").write_text(text)
     with pytest.raises(InputError, match="depends on STEPS: set them"):
         read_experiment(tmp_path / "tune.sh")
+
+
+def test_a_program_that_generates_trains_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("python qlora.py --model_name_or_path huggyllama/llama-7b --predict_with_generate")
+    with pytest.raises(InputError, match="predict_with_generate: True: generates, which trains nothing"):
+        read_experiment(tmp_path / "run.sh")

@@ -21,6 +21,11 @@ SAID = {
     "job.sbatch": ("#SBATCH --nodes 4\nsrun bash inner.sh", "is a Slurm wrapper: give the script or file"),
     "other.yaml": ("tp_size: 4\ncutoff_len: 2048", "is no experiment: a YAML of no launcher that is read"),
     "run.sh": ("python tool.py", "is a script that starts a program which is not read"),
+    "generation.yaml": ("rollout: {n: 1}\nmodel: {path: x}", "is of generation (rollouts of verl)"),
+    "resnet.yml": ("model: resnet50\nbatch: 8", "trains a model that is no decoder of text"),
+    "results.json": ('{"results": {"accuracy": 0.5}}', "is JSON of results"),
+    "settings.json": ('{"a": 1}', "is JSON whose keys no launcher that is read has"),
+    "fast.yaml": ("training: {}\nmodel:\n  base_model: {}", "is a YAML of Fast-LLM"),
 }
 
 

@@ -129,3 +129,31 @@ def test_a_script_that_starts_one_beside_it_is_read_as_that(tmp_path: Path, star
     (tmp_path / "start.sh").write_text(f"echo begin\n{started}\n")
     job = read_experiment(tmp_path / "start.sh")
     assert (job.row["micro_batch_size"], job.seq_length, job.world.gpus) == (2, 2048, 8)
+
+
+MEGATRON = (
+    "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --num-layers 24 --hidden-size 2048"
+)
+MEGATRON += " --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257"
+
+
+@pytest.mark.parametrize("folder", ["`pwd`", "$(pwd)", "."])
+@pytest.mark.parametrize(
+    ("recompute", "words"),
+    [("--activations-checkpoint-method uniform", "full"), ("--checkpoint-activations", "full"), ("", "none")],
+)
+def test_a_job_that_a_script_submits_has_its_options_and_its_header(
+    tmp_path: Path, folder: str, recompute: str, words: str
+) -> None:
+    (tmp_path / "config.sh").write_text(f'export PARAMS="{MEGATRON} ${{MORE}}"')
+    (tmp_path / "srun.sh").write_text(
+        "#SBATCH -t 0:30:00 --exclusive --mem=0 --ntasks-per-node=8\n#SBATCH --nodes=1\n"
+        'CMD="python pretrain_gpt.py ${PARAMS}"\nsrun -l --container-image "a:b" sh -c "${CMD}"'
+    )
+    (tmp_path / "run.sh").write_text(
+        f'MORE="{recompute}"\nNNODES=4\n. {folder}/config.sh\n'
+        "sbatch -p ${PARTITION} -A ${ACCOUNT} --nodes=${NNODES} --export=PARAMS srun.sh\nexit 0"
+    )
+    job = read_experiment(tmp_path / "run.sh")
+    assert (job.world.gpus, job.world.per_node, job.row["tp"]) == (32, 8, 2)
+    assert job.row["recompute"] == words and job.global_batch_size == 64

@@ -215,7 +215,10 @@ def of_given(
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
         assumed=(
             *(f"{k} = {v}: {why}" + f"; --set {k}=.. changes it" * (k in counts) for k, (v, why) in assumed.items()),
-            *(f"lora.{key} = {lora['lora'].get(key)}: by default of {launcher.title}" for key in by_default),
+            *(
+                f"lora.{key} = {lora['lora'].get(key)}: by default of {launcher.title}, its program may have another"
+                for key in by_default
+            ),
             *(full_rows(packing) or read.assumed),
             *launcher.notes,
         ),

@@ -331,6 +331,8 @@ class Script:
                 if text is not None and word in ("source", "."):
                     return self.follow(text)
                 if text is not None:
+                    options = [f"#SBATCH {one}" for one in words[i:] if word == "sbatch" and "=" in one]
+                    self.text += "\n".join(["", text, *options]) if word == "sbatch" else ""
                     return self._inner(text, rest[1:])
                 self.missing += [rest[0]] if word in ("source", ".") else []
                 break
@@ -468,8 +470,9 @@ class Script:
 def _script_run(words: list[str], i: int) -> list[str]:
     """The script that the word at a place starts, and its arguments; empty where it starts none."""
     rest = [one for one in words[i + 1 :] if not one.startswith("-")]
-    if words[i] == "srun":
-        return rest[next((n for n, one in enumerate(rest) if one.endswith(".sh")), len(rest)) :]
+    if words[i] in ("srun", "sbatch"):
+        named = rest[next((n for n, one in enumerate(rest) if one.endswith((".sh", ".slurm", ".sbatch"))), len(rest)) :]
+        return named or (rest if words[i] == "sbatch" else [])
     return rest if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
 
 
@@ -480,7 +483,10 @@ def short(text: str) -> str:
 
 def slurm(text: str) -> dict[str, str]:
     """Variables that Slurm sets for a script with `#SBATCH` lines."""
-    head = dict(re.findall(r"^#SBATCH[ \t]+(--?[\w-]{1,40})[ =\t]+(\S{1,80})", text, re.MULTILINE))
+    lines = re.findall(r"^#SBATCH(\s[^\n]{0,400})", text, re.MULTILINE)
+    head = {
+        key: value for line in lines for key, value in re.findall(r"\s(--?[\w-]{1,40})[ =\t]+(?!-)(\S{1,80})", line)
+    }
     gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
     given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
              "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1]}  # fmt: skip
