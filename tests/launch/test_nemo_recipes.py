@@ -22,6 +22,7 @@ from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import model_arguments
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model.adapters import DEFAULT_MODULES
+from primus_search.values.model.attention_mixers import Attention
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import needs, sources
 
@@ -100,6 +101,18 @@ def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
         "alpha": 16.0,
         "modules": list(DEFAULT_MODULES),
     }
+
+
+def test_windows_and_gates_of_a_command_are_those_of_the_model(tmp_path: Path) -> None:
+    script, name = tmp_path / "run.sh", "qwen35_vl_35b_a3b_pretrain_8gpu_gb300_fp8cs_config"
+    script.write_text(f"python run_recipe.py --recipe {name} model.window_size=[1023,0]\n")
+    model = read_experiment(script).model
+    assert model is not None
+    assert {one.window for one in model.mixers if isinstance(one, Attention)} == {1024}
+    recipe = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
+    script.write_text(f"python run_recipe.py --recipe {recipe} model.gated_linear_unit=false\n")
+    plain = read_experiment(script).model
+    assert plain is not None and not plain.is_gated
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -234,7 +234,11 @@ def variant_layers(fields: Fields, declared: Values) -> Values:
     if len(given) > 1:
         what = "layers of two kinds of models in one file are not read"
         fields.problem(next(key for key in given[1].keys if fields.has(key)), what)
-    return given[0].layers(fields, declared) if given else {}
+    found = given[0].layers(fields, declared) if given else {}
+    if any(declared["windows"]) and len(found.get("mixers", ())) == len(declared["windows"]):
+        pairs = zip(found["mixers"], declared["windows"], strict=True)
+        found["mixers"] = tuple(replace(one, window=at) if isinstance(one, Attention) else one for one, at in pairs)
+    return found
 
 
 def _given(fields: Fields) -> list[Variant]:
