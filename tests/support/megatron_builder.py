@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,20 @@ def parallel(args: Any, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def rearranged(ranks: Any, pattern: str, **sizes: int) -> Any:
+    """An array with its axes split, ordered and joined by names, as einops has it: `(a b) c -> c (b a)`."""
+    found = [[part.strip("()").split() for part in re.findall(r"\([^)]*\)|\w+", side)] for side in pattern.split("->")]
+    before, after = found
+    for group, length in zip(before, ranks.shape, strict=True):
+        for name in set(group) - sizes.keys():
+            sizes[name] = int(length) // math.prod(sizes[one] for one in group if one in sizes)
+    names = [name for group in before for name in group]
+    order = [names.index(name) for group in after for name in group]
+    whole = ranks.reshape([sizes[name] for name in names])
+    whole = whole.permute(order) if hasattr(whole, "permute") else whole.transpose(order)
+    return whole.reshape([math.prod(sizes[name] for name in group) for group in after])
+
+
 def without_kernels() -> None:
     """Local norms and attention without what their forward pass does not have: sequence and context parallelism."""
     import torch
@@ -104,11 +119,13 @@ def without_kernels() -> None:
     yarn_rotary_pos_embedding.YarnRotaryEmbedding.__init__ = rotation
     from megatron.core import parallel_state
 
-    def dealt(ranks: Any, _: str, **sizes: int) -> Any:
-        whole = ranks.reshape(sizes["l"], sizes["s"], sizes["u"]).swapaxes(1, 2)
-        return whole.reshape(-1, sizes["s"])
+    dealing = [parallel_state]
+    with contextlib.suppress(ImportError):
+        from megatron.core.distributed.fsdp import mcore_fsdp_adapter
 
-    parallel_state.HAVE_EINOPS, parallel_state.einops = True, SimpleNamespace(rearrange=dealt)
+        dealing.append(mcore_fsdp_adapter)
+    for module in dealing:
+        module.HAVE_EINOPS, module.einops = True, SimpleNamespace(rearrange=rearranged)
     with contextlib.suppress(ImportError):
         from megatron.core.transformer import multi_token_prediction
 

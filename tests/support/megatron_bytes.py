@@ -68,9 +68,17 @@ def prepared(release: str) -> Megatron:
     torch.Tensor.is_cuda = property(lambda self: not isinstance(self, Host))
     torch.Tensor.cpu = lambda self: self.as_subclass(Host)
     torch.Tensor.pin_memory = lambda self: self
-    torch.cuda.current_device = lambda: torch.device("meta")
-    torch.nn.Module.cuda = lambda self, *_: self
+    moved = torch.Tensor.to
+    torch.Tensor.to = lambda self, *to, **words: (
+        self if str([*to[:1]]).startswith("['cuda") else moved(self, *to, **words)
+    )
+    torch.Tensor.is_meta = property(lambda _: False)
+    torch.cuda.current_device = lambda: 0
+    torch.nn.Module.cuda = torch.nn.Module.to = lambda self, *_, **__: self
     without_kernels()
+    from megatron.core.distributed.fsdp import mcore_fsdp_adapter
+
+    mcore_fsdp_adapter.FullyShardedDataParallelV1.sync_rng_states_across_tp_group = lambda _: None
     for name in ("Stream", "Event", "current_stream"):
         setattr(torch.cuda, name, MagicMock())
     torch.cuda.stream = contextlib.nullcontext
@@ -107,19 +115,29 @@ def size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def optimizer_bytes(optimizer: Any) -> int:
-    """Bytes on the device of main parameters that are no view of a model's, and of states."""
+def inner(optimizer: Any) -> Iterator[Any]:
+    """The optimizers of torch that a rank has, those of a hybrid one apart."""
     if hasattr(optimizer, "chained_optimizers"):
-        return sum(map(optimizer_bytes, optimizer.chained_optimizers))
-    inner = optimizer.optimizer
-    if inner is None:
-        return 0
+        for one in optimizer.chained_optimizers:
+            yield from inner(one)
+    elif optimizer.optimizer is not None:
+        yield from getattr(optimizer.optimizer, "sub_optimizers", [optimizer.optimizer])
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters of an optimizer of torch, of sharded ones this rank's part."""
+    every = (one for group in optimizer.param_groups for one in group["params"])
+    return [one.to_local() if hasattr(one, "to_local") else one for one in every]
+
+
+def optimizer_bytes(optimizer: Any, *, has_own_masters: bool = True) -> int:
+    """Bytes on the device of states, and of main parameters that are no view of a model's."""
     total = 0
-    for one in getattr(inner, "sub_optimizers", [inner]):
-        for parameter in (parameter for group in one.param_groups for parameter in group["params"]):
+    for one in inner(optimizer):
+        for parameter in parameters_of(one):
             if not parameter.is_cuda:
                 continue
-            is_models = parameter._is_view() or hasattr(parameter, "main_grad")
+            is_models = not has_own_masters or parameter._is_view() or hasattr(parameter, "main_grad")
             total += 0 if is_models else size(parameter)
             total += sum(map(size, one.kept(parameter)))
     return total
@@ -129,20 +147,24 @@ def largest_tensor(optimizer: Any) -> int:
     """Elements of the largest tensor of each optimizer of a rank, added: shares go to the host by whole tensors."""
     if hasattr(optimizer, "chained_optimizers"):
         return sum(map(largest_tensor, optimizer.chained_optimizers))
-    groups = optimizer.optimizer.param_groups if optimizer.optimizer else ()
-    return max((one.numel() for group in groups for one in group["params"]), default=0)
+    every = parameters_of(optimizer.optimizer) if optimizer.optimizer else ()
+    return max((one.numel() for one in every), default=0)
 
 
 def on_meta() -> Any:
-    """Makes every new tensor on the meta device, also those that ask for another."""
+    """Makes every new tensor on the meta device, also those that ask for another; not the ranks of a mesh."""
+    import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._device import _device_constructors
 
     made = _device_constructors()
+    of_values = (torch.arange, torch.tensor)
 
     class OnMeta(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}) | ({"device": "meta"} if func in made else {}))
+            given = kwargs or {}
+            is_moved = func in made and (func not in of_values or str(given.get("device", "cpu")) != "cpu")
+            return func(*args, **given | ({"device": "meta"} if is_moved else {}))
 
     return OnMeta()
 
@@ -160,13 +182,41 @@ def of_rank(args: Any, rank: int) -> Iterator[tuple[str, int]]:
             chunks = training.get_model(partial(model_provider.model_provider, gpt_builders.gpt_builder))
             config, overrides = training.get_megatron_optimizer_config(args)
             made = get_megatron_optimizer(config, chunks, config_overrides=overrides, use_gloo_process_groups=False)
-        buffers = [one for chunk in chunks for one in (*chunk.buffers, *chunk.expert_parallel_buffers)]
-        own = sum(size(parameter) for chunk in chunks for parameter in chunk.parameters())
-        yield "weights", sum(size(one.param_data) for one in buffers) if buffers[0].param_data is not None else own
-        yield "gradients", sum(size(one.grad_data) for one in buffers)
-        yield "optimizer", optimizer_bytes(made)
-        yield "padding", sum(one.numel - one.numel_unpadded for one in buffers)
+        yield from of_shards(chunks, made) if args.use_megatron_fsdp else of_buffers(chunks, made)
         yield "largest", largest_tensor(made)
+
+
+def of_buffers(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
+    """Of the buffers of weights and gradients, whose optimizer may be sharded."""
+    buffers = [one for chunk in chunks for one in (*chunk.buffers, *chunk.expert_parallel_buffers)]
+    own = sum(size(parameter) for chunk in chunks for parameter in chunk.parameters())
+    yield "weights", sum(size(one.param_data) for one in buffers) if buffers[0].param_data is not None else own
+    yield "gradients", sum(size(one.grad_data) for one in buffers)
+    yield "optimizer", optimizer_bytes(made)
+    yield "padding", sum(one.numel - one.numel_unpadded for one in buffers)
+
+
+def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
+    """Of the groups of parameters of Megatron-FSDP, whose main weights are its own."""
+    groups = [group for chunk in chunks for group in chunk.module.param_and_grad_buffer.parameter_groups]
+
+    def held(name: str) -> int:
+        return sum(size(one.data) for group in groups if (one := getattr(group, name)) is not None)
+
+    whole = (one for group in groups if group.model_weight_buffer is None for one in group.params)
+    yield "weights", held("model_weight_buffer") + sum(map(size, whole))
+    yield "gradients", held("main_grad_buffer")
+    yield "optimizer", held("main_weight_buffer") + optimizer_bytes(made, has_own_masters=False)
+    kinds = ("model_weight_buffer", "main_grad_buffer", "main_weight_buffer")
+    yield "padding", max(sum(map(padding, (group.__getattribute__(kind) for group in groups))) for kind in kinds)
+
+
+def padding(buffer: Any) -> int:
+    """Elements of a buffer of Megatron-FSDP beyond this rank's share of its parameters."""
+    if buffer is None:
+        return 0
+    shards = buffer.dp_world_size if buffer.is_data_distributed else 1
+    return int(buffer.data.numel()) - sum(one.numel() for one in buffer.params) // shards
 
 
 def experts_of_rank(job: RandomJob) -> float:
@@ -185,10 +235,21 @@ def has_rounds(job: RandomJob) -> bool:
     return not has("num_layers_per_virtual_pipeline_stage") or rounds >= pp
 
 
+def is_whole(job: RandomJob) -> bool:
+    """Whether a job of Megatron-FSDP has one stage, as its mesh needs, and its optimizer on the device.
+
+    Hosted parts of sharded parameters have no stand-in.
+    """
+    has = job.settings.get
+    return not has("use_megatron_fsdp") or (
+        has("pipeline_model_parallel_size") == 1 and not has("optimizer_cpu_offload")
+    )
+
+
 def legal_jobs(judge: Megatron, release: str, count: int, seed: int, most: int) -> Iterator[RandomJob]:
     """Random jobs that Megatron starts, with at most so many experts on a rank: each takes milliseconds to build."""
     every = jobs(release, 40 * count, seed, of_bytes=True)
-    small = (job for job in every if experts_of_rank(job) <= most and has_rounds(job))
+    small = (job for job in every if experts_of_rank(job) <= most and has_rounds(job) and is_whole(job))
     return islice((one for one in small if judge.verdict(one.argv, one.world, one.environment).accepted), count)
 
 
