@@ -96,7 +96,7 @@ def _megatron_scaling(given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
             *sorted({"factor": float(given.get("rope_scaling_factor", 8.0)), **LLAMA3}.items()),
         )
     factor = float(given.get("rotary_scaling_factor") or 1.0)
-    is_factor_alone = given.get("model_type") in key_table("constants")["factor_alone"]
+    is_factor_alone = given.get("model_type") in key_table("constants").get("factor_alone", ())
     is_latent = given.get("multi_latent_attention") and given.get("rope_type") != "rope"
     if factor == 1.0 or not (is_latent or is_factor_alone):
         return ()
