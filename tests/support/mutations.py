@@ -225,7 +225,7 @@ def of_type(kind: str, value: Any) -> list[Any]:
     if isinstance(value, float) and 0 < value <= 1:
         return [value / 2]
     if isinstance(value, int | float):
-        return [abs(value) * 2 or 2, abs(value) // 2 or 3, abs(value) + 1000]
+        return [abs(value) * 2 or 2, 1 if abs(value) > 1 else 3, abs(value) + 1000]
     if kind in ("int", "float"):
         return [2, 3, 1000] if kind == "int" else [0.5, 3.0]
     if isinstance(value, list) or kind.startswith("list"):
