@@ -78,9 +78,8 @@ def _settings(made: Any) -> dict[str, Any]:
     for name, value in (pair for one in sections for pair in given(one).items()):
         plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
-    if (
-        made.comm_overlap is not None and made.ddp.use_distributed_optimizer
-    ):  # training/comm_overlap.py, whatever `ddp` has
+    # training/comm_overlap.py sets these whatever `ddp` has.
+    if made.comm_overlap is not None and made.ddp.use_distributed_optimizer:
         found |= {name: True for name in OVERLAPS if getattr(made.comm_overlap, name) is None}
     moving = {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
     adapters = load_framework("nemo").adapters.values() if made.peft is not None else ()

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from primus_search.base.guards.values import LARGEST_WHOLE
+from primus_search.files.expressions import parsed, value_of
 from primus_search.files.known_keys import KnownKeys, known_keys
-from primus_search.launch.expressions import parsed, value_of
 from primus_search.models.megatron_yaml import readable_keys
 from primus_search.space.rules import recompute_parts
 from primus_search.values.candidates import DEFAULTS, spoken

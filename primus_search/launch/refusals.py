@@ -15,9 +15,9 @@ from typing import Any
 
 from primus_search.base.guards.values import finite_number, whole_number
 from primus_search.files.argument_tables import Argument, arguments, flags_of
+from primus_search.files.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.files.known_keys import key_table
 from primus_search.launch.contract import is_off
-from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.files.argument_tables import arguments
+from primus_search.files.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment_space import space_of
-from primus_search.launch.expressions import FUNCTIONS, filled_in, parsed, value_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
 from primus_search.launch.refusals import RELEASES, Refusal, refused, resolved_start, rows

@@ -51,13 +51,9 @@ def count_fitted(text: str, but: frozenset[str] = frozenset()) -> int:
     """
     own = [leaf for leaf in leaves(text) if leaf.source.startswith("fitted") and not leaf.path.startswith("network.")]
     own = [leaf for leaf in own if leaf.key not in but]
-    tied = {f"{SECTION}.{path}" for leaf in own for path in _tied_paths(leaf.source)}
+    ties = [paths for leaf in own for paths in re.findall(r"one number with ([\w., ]+)\)", leaf.source)]
+    tied = {f"{SECTION}.{path}" for paths in ties for path in paths.split(", ")}
     return len([leaf for leaf in own if leaf.path not in tied])
-
-
-def _tied_paths(source: str) -> Sequence[str]:
-    match = re.search(r"one number with ([\w., ]+)\)", source)
-    return match[1].split(", ") if match else ()
 
 
 STACK_PAGE = ROOT / "docs" / "cost" / "stack.md"

@@ -5,10 +5,10 @@ from functools import lru_cache
 from math import nan, prod
 from typing import Any
 
+from primus_search.files.expressions import parsed, value_of
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.launch.contract import fits
-from primus_search.launch.expressions import parsed, value_of
 from primus_search.launch.read.launcher_table import Launcher
 from primus_search.launch.read.megatron import model_keys
 from primus_search.values.candidates import DEFAULTS
