@@ -23,8 +23,8 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     words = [word for one in tries for word in (one, _bare(one))]
     found = next((one for word in words if (one := hub.get(word) or plain.get(word))), "")
     if not found:
-        called = _bare(tail).replace("-", "_")
-        found = called if called in known else language_part(name) or hub.get(_named_after(tail, hub), "")
+        called = next((called for one in tries if (called := _bare(one).replace("-", "_")) in known), "")
+        found = called or language_part(name) or hub.get(_named_after(tail, hub), "")
     return known[found].model if found else None
 
 

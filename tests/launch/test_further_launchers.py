@@ -287,3 +287,25 @@ def test_a_program_that_generates_trains_nothing(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("python qlora.py --model_name_or_path huggyllama/llama-7b --predict_with_generate")
     with pytest.raises(InputError, match="predict_with_generate: True: generates, which trains nothing"):
         read_experiment(tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize("module", ["train_rm", "train_kto", "train_kd", "train_prm"])
+def test_a_module_that_is_started_says_which_step_it_is(tmp_path: Path, module: str) -> None:
+    path = tmp_path / "run.sh"
+    text = "deepspeed --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B --train_batch_size 256 --max_len 2048"
+    path.write_text(f"{text} --micro_train_batch_size 2")
+    assert read_experiment(path, 8).global_batch_size == 256
+    path.write_text(text.replace("train_sft", module))
+    with pytest.raises(InputError, match=f"program or file: openrlhf.cli.{module}: .* is not "):
+        read_experiment(path, 8)
+
+
+@pytest.mark.parametrize("name", ["zephyr-orpo", "out/kto-7b", "llama3_simpo"])
+def test_a_step_that_is_not_read_is_known_by_the_name_of_its_output(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "config_full.yaml"
+    text = "model_name_or_path: meta-llama/Llama-2-7b-hf\nper_device_train_batch_size: 2\nmax_length: 2048\n"
+    path.write_text(f"{text}output_dir: data/zephyr-sft\n")
+    assert read_experiment(path, 8).seq_length == 2048
+    path.write_text(f"{text}output_dir: {name}\n")
+    with pytest.raises(InputError, match=r"output_dir: .* a step of this kind is not read"):
+        read_experiment(path, 8)

@@ -23,6 +23,8 @@ SAID = {
     "run.sh": ("python tool.py", "is a script that starts a program which is not read"),
     "generation.yaml": ("rollout: {n: 1}\nmodel: {path: x}", "is of generation (rollouts of verl)"),
     "resnet.yml": ("model: resnet50\nbatch: 8", "trains a model that is no decoder of text"),
+    "fairseq.yaml": ("regime: {num_steps: 5}\nmodel: {family: gemma3n}", "is a YAML of fairseq2"),
+    "sound.yaml": ("model: {diarizer: x}\nbatch: 5", "trains a model of sound"),
     "results.json": ('{"results": {"accuracy": 0.5}}', "is JSON of results"),
     "settings.json": ('{"a": 1}', "is JSON whose keys no launcher that is read has"),
     "fast.yaml": ("training: {}\nmodel:\n  base_model: {}", "is a YAML of Fast-LLM"),

@@ -76,7 +76,8 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
             given |= {key: value for key, value in told.items() if value != AUTO}
     for key, value in _words(words):
         given[key] = written(value)
-    if program := next((Path(word).stem for word in words if word.endswith(".py")), ""):
+    modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
+    if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
     return given, runs, {**os.environ, **bash.slurm(text), **script.variables.values}
 
@@ -100,7 +101,7 @@ def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
 AUTO = "auto"
 """What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 PROGRAM = "program or file"
-"""The key under which a table finds the name of the Python file that a command starts, or of the document."""
+"""The key under which a table finds the name of the Python file or module that a command starts, or of the document."""
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
