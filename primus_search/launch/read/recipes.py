@@ -23,7 +23,7 @@ from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
-from primus_search.launch.contract import same, translated
+from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
@@ -40,7 +40,7 @@ from primus_search.values.model import Model
 RECIPES, COMMANDS = "nemo_recipes", "nemo_commands"
 RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
 """Settings by which recipes change the model that they name, and its fields."""
-VISION = "vision tower: more memory, slower (its layers and images are not priced; the model of text is)"
+VISION = "vision tower{}: more memory, slower (its layers and images are not priced; the model of text is)"
 RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
 """A program of Megatron-Bridge that is given a recipe."""
 _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
@@ -111,7 +111,9 @@ def of_recipe(
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
     read = replace(read, tuning=tuning)
     if any(key.startswith("freeze_vision") for key in recipe.settings):
-        read = replace(read, not_modelled=(*read.not_modelled, VISION))
+        frozen = [key for key, value in settings.items() if key.startswith("freeze_vision") and not is_off(value)]
+        note = VISION.format(f" ({', '.join(sorted(frozen))})" * bool(frozen))
+        read = replace(read, not_modelled=(*read.not_modelled, note))
     if read.model is not None or not recipe.model:
         return read
     what = f"takes its model from {recipe.model}, which no preset is; give --model a preset or a config.json"
