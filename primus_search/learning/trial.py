@@ -21,7 +21,7 @@ from threading import Event
 from typing import Any, ClassVar
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text, write_whole
+from primus_search.base.guards.files import read_mapping, write_whole
 from primus_search.base.guards.interrupts import check
 from primus_search.files.plain_forms import FIGURE, WHOLE, from_plain, problems_of
 from primus_search.learning.collected_runs import read_files
@@ -89,7 +89,7 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
 
     Raises `InputError` with the key of what no trial wrote.
     """
-    data = _kept(folder / RESULT)
+    data = read_mapping(folder / RESULT)
     if data is None:
         return None
     wrong = dict.fromkeys(key for key, _ in problems_of(data, Outcome))
@@ -98,15 +98,6 @@ def written_outcome(folder: Path, ranks: Collection[int]) -> Outcome | None:
         what = f"is nothing that a trial wrote; delete {folder} to run the trial again"
         raise InputError([Problem(f"{folder / RESULT} @ {key}", what) for key in wrong])
     return from_plain(Outcome, data)
-
-
-def _kept(path: Path) -> dict[str, Any] | None:
-    """The mapping of a JSON file of a trial; None where there is none."""
-    try:
-        data = json.loads(read_text(path, most=MAX_TABLE_BYTES))
-    except (InputError, ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -178,7 +169,7 @@ def _size(folder: Path) -> int:
 
 def end_left_over(folder: Path) -> None:
     """End what an earlier `tune`, killed itself, left running in this folder."""
-    left = _kept(folder / PROCESS) or {}
+    left = read_mapping(folder / PROCESS) or {}
     pid, started = left.get("pid"), left.get("started")
     if isinstance(pid, int) and pid > 1 and started is not None and _started(pid) == started:
         _end(pid)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import replacing, writing
+from primus_search.base.guards.files import write_whole, writing
 from primus_search.cost.stage import Key, MeasuredLayers, PieceSeconds, key_of
 from primus_search.measure.device.device_info import CPU, DeviceInfo
 from primus_search.measure.device.timing import PieceMeasurement, Watch
@@ -75,9 +75,7 @@ def _line(m: PieceMeasurement) -> str:
 def save(path: Path, measurements: Iterable[PieceMeasurement]) -> None:
     """Write an artifact, whole or not at all. Raises InputError where it cannot be written."""
     with writing(f"--save-benchmark {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text("".join(_line(m) for m in measurements), encoding="utf-8")
+        write_whole(path, "".join(_line(m) for m in measurements))
 
 
 def read(path: Path, *, is_own: bool = False) -> list[PieceMeasurement]:

@@ -35,7 +35,7 @@ from torch.distributed.fsdp import fully_shard
 
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import PrimusSearchError
-from primus_search.base.guards.files import cache_folder, replacing
+from primus_search.base.guards.files import cache_folder, write_whole
 from primus_search.base.units import in_readable_unit
 from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
@@ -242,14 +242,8 @@ def host_file(*, again: bool = False) -> Path:
         source = f"measured on {cpu_name()}, torch {torch.__version__}, {datetime.datetime.now(datetime.UTC).date()}"
         figures, count = measure_host()
         table = path.with_suffix(".csv")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        texts = {
-            table: to_csv(rows_of(figures, count, source)),
-            path: to_yaml(fit(figures, count), source=source, tables=table.name),
-        }
-        for target, text in texts.items():
-            with replacing(target) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+        write_whole(table, to_csv(rows_of(figures, count, source)))
+        write_whole(path, to_yaml(fit(figures, count), source=source, tables=table.name))
     return path
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards import interrupts
-from primus_search.base.guards.files import replacing
+from primus_search.base.guards.files import write_whole
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ERROR_LINES = 3
@@ -154,9 +154,7 @@ def main(job_path: str, result_path: str) -> None:
     """Entry of the child: run the job, write its outcome atomically."""
     job = json.loads(Path(job_path).read_text())
     die_with_parent(job["parent"])
-    outcome = outcome_of(job["function"], job["payload"])
-    with replacing(Path(result_path)) as temporary:
-        temporary.write_text(json.dumps(outcome))
+    write_whole(Path(result_path), json.dumps(outcome_of(job["function"], job["payload"])))
 
 
 if __name__ == "__main__":

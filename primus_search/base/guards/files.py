@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import stat
 import tempfile
@@ -136,6 +137,15 @@ def read_text(path: Path, *, most: int, name: str = "", encoding: str = "utf-8")
         return read_bytes(path, most=most, name=name).decode(encoding)
     except UnicodeDecodeError as error:
         raise InputError([Problem(name or str(path), f"is not UTF-8 text (byte {error.start})")]) from None
+
+
+def read_mapping(path: Path, *, most: int = MAX_TABLE_BYTES) -> dict[str, Any] | None:
+    """The mapping that a file of JSON holds; None where it holds none, is damaged or cannot be read."""
+    try:
+        found = json.loads(read_text(path, most=most))
+    except (InputError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.base.guards.files import exists, read_text, write_whole
+from primus_search.base.guards.files import exists, read_mapping, write_whole
 from primus_search.space import AXES, Space
 
 QUESTION = "question.json"
@@ -69,12 +69,8 @@ def _kept(folder: Path) -> Mapping[str, str] | None:
     file = folder / QUESTION
     if not exists(file) or not any((folder / name).exists() for name in ("run.json", "journal.bin")):
         return None
-    try:
-        found = json.loads(read_text(file, most=MOST_BYTES))
-    except (InputError, ValueError, RecursionError):
-        return None
-    is_whole = isinstance(found, dict) and HASH in found and all(isinstance(one, str) for one in found.values())
-    return found if is_whole else None
+    found = read_mapping(file, most=MOST_BYTES) or {}
+    return found if HASH in found and all(isinstance(one, str) for one in found.values()) else None
 
 
 def _differences(kept: Mapping[str, str], question: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_search.base.errors import UNREADABLE, InputError, Problem
-from primus_search.base.guards.files import cache_folder, replacing
+from primus_search.base.guards.files import cache_folder, write_whole
 from primus_search.base.guards.values import LARGEST_WHOLE, unguarded
 from primus_search.base.version import __version__
 from primus_search.exploration.answer_values import Answer
@@ -41,10 +41,7 @@ def _pointer() -> Path:
 def remember(folder: Path) -> None:
     """Note the run that was just made in this working directory; a cache that cannot be written is no error."""
     try:
-        pointer = _pointer()
-        pointer.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(pointer) as temporary:
-            temporary.write_bytes(os.fsencode(folder.resolve()))
+        write_whole(_pointer(), os.fsencode(folder.resolve()))
     except (OSError, InputError):
         return
 
