@@ -309,3 +309,28 @@ def test_a_step_that_is_not_read_is_known_by_the_name_of_its_output(tmp_path: Pa
     path.write_text(f"{text}output_dir: {name}\n")
     with pytest.raises(InputError, match=r"output_dir: .* a step of this kind is not read"):
         read_experiment(path, 8)
+
+
+def test_fine_tuning_of_verl_has_the_recompute_of_its_copy(tmp_path: Path) -> None:
+    text = "torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.micro_batch_size=8 "
+    (tmp_path / "run.sh").write_text(f"{text}model.partial_pretrain=Qwen/Qwen2.5-7B")
+    alone = read_experiment(tmp_path / "run.sh")
+    assert alone.row["recompute"] == "full" and any(note.startswith("recompute = full") for note in alone.assumed)
+    own = tmp_path / "verl" / "trainer" / "config"
+    own.mkdir(parents=True)
+    (own / "sft_trainer.yaml").write_text("model: {enable_gradient_checkpointing: False}\ndata: {max_length: 512}")
+    job = read_experiment(tmp_path / "run.sh")
+    assert (job.row["recompute"], job.row["micro_batch_size"], job.seq_length) == ("none", 1, 512)
+
+
+def test_a_name_that_no_file_can_have_is_none(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"bash {'x' * 400}.sh\ntorchrun --nproc_per_node 8 sft.py {TUNE} --max_length 512")
+    assert read_experiment(tmp_path / "run.sh").world.gpus == 8
+
+
+def test_a_deepspeed_configuration_whose_stage_is_not_known_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tune.sh").write_text(
+        f"deepspeed --num_gpus 8 sft.py {TUNE} --max_length 512 --deepspeed PATH-TO-CONFIG"
+    )
+    notes = read_experiment(tmp_path / "tune.sh").not_modelled
+    assert any("its name does not say the stage" in note for note in notes)

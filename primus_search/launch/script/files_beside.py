@@ -9,12 +9,15 @@ from primus_search.launch.script.shell_variables import UNSET
 
 MOST_ABOVE = 5
 """Folders above the one of a script in which a file that it names is sought."""
+LONGEST_NAME = 255
+"""Bytes of a part of a path that file systems allow."""
 
 
 def beside(folder: Path, name: str) -> Path | None:
     """A file of a folder, by the last parts of its name, or of a folder above by all of them."""
     parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
     folder = folder.resolve()
-    places = [Path(folder, *parts[n:]) for n in range(len(parts))]
-    places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1]
+    is_name = all(len(part.encode()) <= LONGEST_NAME for part in parts)
+    places = [Path(folder, *parts[n:]) for n in range(len(parts) if is_name else 0)]
+    places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1 and is_name]
     return next((path for path in places if path.is_file()), None)
