@@ -18,6 +18,7 @@ from primus_search.values.job import Job
 from tests.support.judge.checkouts import needs
 from tests.support.launched import ROOT
 
+UNEVEN = "--decoder-first-pipeline-num-layers 8 --decoder-last-pipeline-num-layers 5 "
 KIMI_K2 = (
     "torchrun --nproc_per_node 8 --nnodes 32 pretrain_gpt.py --num-layers 61 --hidden-size 7168 --ffn-hidden-size "
     "18432 --num-attention-heads 64 --kv-channels 128 --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512 "
@@ -28,9 +29,8 @@ KIMI_K2 = (
     "--moe-layer-freq '([0]*1+[1]*60)' --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
     "--moe-grouped-gemm --moe-token-dispatcher-type alltoall --seq-length 4096 --max-position-embeddings 4096 "
     "--vocab-size 163840 --micro-batch-size 1 --global-batch-size 2048 --bf16 --pipeline-model-parallel-size 8 "
-    "--expert-model-parallel-size 32 --expert-tensor-parallel-size 1 --decoder-first-pipeline-num-layers 8 "
-    "--decoder-last-pipeline-num-layers 5 --recompute-granularity full --recompute-method uniform "
-    "--recompute-num-layers 1 --overlap-grad-reduce "
+    f"--expert-model-parallel-size 32 --expert-tensor-parallel-size 1 {UNEVEN}"
+    "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --overlap-grad-reduce "
 )
 MOMENTS = {
     "muon --use-distributed-optimizer": 1,
@@ -71,9 +71,11 @@ def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: 
 
 @needs("megatron@core_0.20")
 @pytest.mark.slow
-def test_kimi_k2_under_muon_holds_on_every_rank_what_megatrons_classes_allocate(tmp_path: Path) -> None:
-    """Weights, gradients and optimizer of 8 pipeline ranks; buffers of the first are half padding."""
+@pytest.mark.parametrize("stages", [UNEVEN, "--pipeline-model-parallel-layout 'Ettt|(tttt|)*14ttL' "])
+def test_kimi_k2_under_muon_holds_on_every_rank_what_megatrons_classes_allocate(stages: str, tmp_path: Path) -> None:
+    """Weights, gradients and optimizer of 8 pipeline ranks; buffers of the first are half padding, each chunk's own."""
     path = script(tmp_path, "muon --use-distributed-optimizer")
+    path.write_text(path.read_text().replace(UNEVEN, stages))
     command = [sys.executable, "-W", "ignore", "-m", "tests.support.megatron_bytes", "megatron@core_0.20", str(path)]
     built = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout)
     space = space_of(start(path, "h200", 0), [], None, "")

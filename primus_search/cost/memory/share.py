@@ -52,6 +52,7 @@ class Share:
     tp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.tp))
     cp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.cp))
     pp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.pp))
+    vpp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.vpp))
     ep: cached_property[Floats] = cached_property(lambda s: _floats(s._c.ep))
     etp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.etp))
     dp: cached_property[Floats] = cached_property(lambda s: _floats(s._degrees.dp))

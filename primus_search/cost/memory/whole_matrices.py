@@ -1,9 +1,10 @@
 """Room that whole matrices leave empty in the buffers of weights and gradients, on every rank.
 
 Megatron's layer-wise optimizers (Muon, Lion with the distributed optimizer) deal matrices whole to the replicas. A
-buffer has a shard of one size for each replica, with room for the largest matrix: where a rank has fewer parameters
-than its replicas times that matrix, shards stay partly empty. The replica with that matrix holds its state whole.
-Formula: empty = max(replicas * largest - parameters, 0)
+buffer has a shard of one size for each replica, with room for the largest matrix: where a chunk of a rank has fewer
+parameters than its replicas times that matrix, shards stay partly empty. The replica with that matrix holds its state
+whole.
+Formula: empty = chunks * max(replicas * largest - parameters of a chunk, 0)
 Source: NVIDIA/Megatron-LM d98e8a64 core/optimizer/layer_wise_optimizer.py `_compute_per_buffer_param_layout`.
 Valid: ranks whose matrices fill one bucket. Those that fill several, under overlapped reduction on the first pipeline
 rank, have further 0 to 15 % of a buffer empty (8B on 8 and 16 replicas, 70B on 4), which is not counted.
@@ -29,14 +30,15 @@ def empty_room(model: Model, stack: Stack, s: Share) -> dict[str, ModelState]:
     moe, kinds = model.moe, {kind: model.layers.count(kind) for kind in model.kinds}
     beside = of_mlp * model.shared_expert_params / s.tp
     largest = np.maximum.reduce([beside, *(_largest(model.mixer(kind), model.hidden, s) for kind in kinds)])
-    dense = in_order(layer_dense_params(model, kind, s) * many for kind, many in kinds.items()) / s.pp
+    stages = s.pp * s.vpp
+    dense = in_order(layer_dense_params(model, kind, s) * many for kind, many in kinds.items()) / stages
     room = np.maximum(s.shards * largest - dense, 0.0)
     with_mlp = np.maximum(s.shards * np.maximum(largest, of_mlp * model.dense_mlp_params / s.tp) - dense, 0.0)
-    found = {"attention_present": (room, s.shards), "mlp_present": (with_mlp - room, s.shards)}
+    found = {"attention_present": (s.vpp * room, s.shards), "mlp_present": (with_mlp - room, s.shards)}
     if moe is not None:
-        experts = layer_expert_params(model, s) * sum(many for kind, many in kinds.items() if kind.is_moe) / s.pp
+        experts = layer_expert_params(model, s) * sum(many for kind, many in kinds.items() if kind.is_moe) / stages
         widest = of_mlp * model.expert_params / s.etp
-        found["experts_present"] = np.maximum(s.expert_shards * widest - experts, 0.0), s.expert_shards
+        found["experts_present"] = s.vpp * np.maximum(s.expert_shards * widest - experts, 0.0), s.expert_shards
     return {unit: state(stack, s, is_dealt * empty, shards) for unit, (empty, shards) in found.items()}
 
 
