@@ -141,9 +141,7 @@ def _variant(model: Model) -> dict[str, Any]:
 
 def _hybrid(model: Model, settings: Mapping[str, Any], stages: Sequence[str]) -> dict[str, Any]:
     """The arguments of a stack of single blocks: the pattern says layers, experts, prediction layers and stages."""
-    ours = {
-        key: value for key, value in settings.items() if key not in ("num_layers", "moe_layer_freq", "mtp_num_layers")
-    }
+    ours = {key: value for key, value in settings.items() if key not in ("num_layers", "moe_layer_freq")}
     ours |= {
         "hybrid_layer_pattern": _letters(model, stages),
         "spec": list(HYBRID_SPEC),

@@ -76,7 +76,7 @@ def hybrid_layers(fields: Fields, declared: Values) -> Values:
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
         "moe_layers": tuple(letter == "E" for letter in letters),
-        "mtp_layers": predicted_layers(fields, key, letters, fields.word(key, "").partition("/")[2] if key else ""),
+        "mtp_layers": predicted_layers(fields, key, letters) if key else (),
     }
 
 
@@ -85,8 +85,9 @@ def pattern_letters(pattern: str) -> str:
     return pattern.split("/")[0].replace("|", "")
 
 
-def predicted_layers(fields: Fields, key: str, letters: str, module: str) -> tuple[int, ...]:
+def predicted_layers(fields: Fields, key: str, letters: str) -> tuple[int, ...]:
     """Layers of a pattern that those of its prediction modules are like; a problem where none is."""
+    module = fields.word(key, "").partition("/")[2] or fields.word("mtp_hybrid_override_pattern", "")
     wanted = module.partition("/")[0]
     if not set(wanted) <= set(letters):
         fields.problem(key, f"prediction layers {wanted!r} of a kind that no layer is are not modelled")

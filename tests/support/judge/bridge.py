@@ -44,6 +44,11 @@ REMOTE = {"kimi_k2": "deepseek_v3"}
 """Types whose configuration class lies beside their weights, and the one that it is a copy of."""
 
 
+def spelled(value: Any) -> tuple[str, ...]:
+    """A value as text, and the type of torch that Bridge makes of it."""
+    return (str(value), "torch.float32") if value == "fp32" else (str(value),)
+
+
 class FusedAdam:
     """The arguments by which Megatron tells that Transformer Engine's optimizer has number formats of its own."""
 
@@ -101,7 +106,7 @@ class Bridge:
                 return Verdict.of(error)
         asked = {one.key_or_group: one.value() for one in parsed}
         for name, value in asked.items():
-            if name in trained and name not in DERIVED and str(trained[name]) != str(value):
+            if name in trained and name not in DERIVED and str(trained[name]) not in spelled(value):
                 return Verdict(False, f"{name}: {value} is trained as {trained[name]}", "overrides")
         return Verdict(True, args=trained)
 
