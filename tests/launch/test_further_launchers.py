@@ -334,3 +334,31 @@ def test_a_deepspeed_configuration_whose_stage_is_not_known_is_named(tmp_path: P
     )
     notes = read_experiment(tmp_path / "tune.sh").not_modelled
     assert any("its name does not say the stage" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("sft", ("lora", 16, 1, "full")),
+        ("sft --per_device_train_batch_size 4", ("lora", 32, 4, "full")),
+        ("sft --train_type full --gradient_checkpointing false --gradient_accumulation_steps 4", (None, 32, 1, "none")),
+        ("rlhf --rlhf_type grpo --max_completion_length 512 --per_device_train_batch_size 4", ("grpo", 32, 4, "full")),
+        ("rlhf --rlhf_type dpo --tuner_type lora", ("dpo", 32, 2, "full")),
+    ],
+)
+def test_what_ms_swift_takes_where_a_command_is_silent(tmp_path: Path, given: str, wanted: tuple[object, ...]) -> None:
+    (tmp_path / "run.sh").write_text(
+        f"NPROC_PER_NODE=8 swift {given} --model Qwen/Qwen2.5-7B-Instruct --max_length 1024"
+    )
+    job = read_experiment(tmp_path / "run.sh")
+    read = (job.tuning.get("task"), job.global_batch_size, job.row["micro_batch_size"], job.row["recompute"])
+    assert read == wanted
+    assert ("lora" in job.tuning) is ("full" not in given.split())
+
+
+def test_pairs_that_a_launcher_counts_by_default_are_two_rows_each(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "deepspeed --module oat.experiment.run_offline --gpus 8 --pretrain Qwen/Qwen2.5-7B"
+    )
+    job = read_experiment(tmp_path / "run.sh")
+    assert (job.tuning["task"], job.global_batch_size, job.row["micro_batch_size"]) == ("dpo", 256, 2)

@@ -1,5 +1,6 @@
 """Jobs of other launchers read through their tables: a small file of each, and what the job is."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -732,7 +733,10 @@ def test_every_table_means_names_that_exist() -> None:
         if one.contract == ANY:
             meant = {*one.renamed.values(), *(key for key in one.formulas if not key.startswith(f"{one.config}."))}
             meant |= {key for words in one.translated.values() for means in words.values() for key in means}
-            assert meant <= {*DEFAULTS, *sizes}, name
+            between = {
+                name for ways in one.formulas.values() for way in ways for name in re.findall(r"up to (\w+)", way)
+            }
+            assert meant <= {*DEFAULTS, *sizes, *between}, name
 
 
 PRIMUS_MAXTEXT = """

@@ -191,8 +191,9 @@ def of_given(
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
-        sizes = ("global_batch_size", "micro_batch_size")
-        found |= {name: 2 * whole(name, found[name], least=1) for name in sizes if name in found}
+        defaults = {name: count for name, count in launcher.defaults.items() if name not in launcher.formulas}
+        counts_of = {name: found.get(name, defaults.get(name)) for name in ("global_batch_size", "micro_batch_size")}
+        found |= {name: 2 * whole(name, count, least=1) for name, count in counts_of.items() if count is not None}
     cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
     assumed = {
         key: row
