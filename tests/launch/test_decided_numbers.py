@@ -228,3 +228,16 @@ def test_a_number_that_a_contract_fixes_is_one_of_a_stack(tmp_path: Path) -> Non
     path.write_text("base: megatron\nfixes: {keeps_sotfmax: true}\n")
     with pytest.raises(InputError, match="no number of a stack has that name; did you mean 'keeps_softmax'"):
         load_framework(str(path))
+
+
+@pytest.mark.parametrize("name", ["megatron", "megatron@core_0.16", "nemo"])
+@pytest.mark.parametrize("sharding", ["none", "distributed_optimizer", "zero2", "megatron_fsdp", "hsdp"])
+@pytest.mark.parametrize("held", [2.0, 4.0])
+def test_gradients_of_every_strategy_are_read_as_they_are_written(name: str, sharding: str, held: float) -> None:
+    framework = load_framework(name)
+    fields = ("gradient_bytes", "gradient_comm_bytes", "sharded_gradient_bytes", "shard_gradient_bytes")
+    stack, row = with_numbers(load_stack("megatron_te"), dict.fromkeys(fields, held)), ROW | {"sharding": sharding}
+    decided = deciding_settings(framework, stack, row, has_experts=False, ranks=8)
+    written = {**framework.spellings["sharding"].values[sharding], "bf16": True, **decided}
+    read = decided_numbers(framework, row, written, has_experts=False)
+    assert {field: read.get(field, held) for field in fields} == dict.fromkeys(fields, held)
