@@ -288,3 +288,15 @@ def test_what_a_page_advises_against_is_priced_and_named(tmp_path: Path) -> None
             "advises against it: Primus' pipeline overlaps no exchange" in " ".join(done.output.split())
         ) is overlaps
         assert "first step" not in done.output
+
+
+@pytest.mark.parametrize(
+    "late", [{"delay_wgrad_compute": True, "overlap_grad_reduce": True}, {"cuda_graph_impl": "local"}]
+)
+def test_a_scope_that_is_a_text_is_refused_where_megatron_looks_into_it(late: dict[str, object]) -> None:
+    """Primus' trainer_base.yaml has `cuda_graph_scope: full`, in which Megatron's `in` raises a TypeError."""
+    names = [
+        {one.name for one in refused("primus", late | more, 8, 9)} for more in ({}, {"cuda_graph_scope": ["attn"]})
+    ]
+    assert ["graph_scope" in found for found in names] == [True, False]
+    assert "graph_scope" not in {one.name for one in refused("primus", {"delay_wgrad_compute": True}, 8, 9)}
