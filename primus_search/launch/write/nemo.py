@@ -42,6 +42,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
+    found |= {"model.mtp_hybrid_override_pattern": None} if job.model.is_single_block else {}
     if job.model.constants.activation not in FUSED and found["model.bias_activation_fusion"]:
         del found["model.bias_activation_fusion"]  # the recipe says what its activation takes
     if job.framework.options["head"]:
