@@ -61,11 +61,11 @@ def test_kimi_k2_under_an_optimizer_of_matrices_is_legal_and_sharded(optimizer: 
     experts = 7 * 12 * 3 * 7168 * 2048.0
     attention = 7168 * 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 * 64 * 256 + 64 * 128 * 7168
     dense = 8 * attention + 3 * 7168 * 18432 + 7 * (3 * 7168 * 2048 + 7168 * 384)
-    largest = 0 if optimizer == "dist_muon" else 2 * 18432 * 7168
+    largest = 2 * 18432 * 7168
     expected = (4 + 4 * MOMENTS[optimizer]) * (experts + max(dense / 32, largest)) + 12 * 7168 * 163840 / 32
     memory = Projector(job).memory(row)
     assert memory.optimizer[0] == pytest.approx(expected, rel=0.005)
-    assert memory.weights[0] == pytest.approx(26.66e9 if largest else 12.81e9, rel=0.03)
+    assert memory.weights[0] == pytest.approx(26.66e9, rel=0.03)
     assert memory.gradients[0] == pytest.approx(2 * memory.weights[0], rel=1e-6)
 
 

@@ -26,6 +26,7 @@ from primus_search.values.model import Mixer, Model
 def empty_room(model: Model, stack: Stack, s: Share) -> dict[str, ModelState]:
     """Bytes beside what a rank's parameters need, by the unit that has the matrices: any layer, dense MLPs, experts."""
     is_dealt = (s.sharding == Sharding.DISTRIBUTED_OPTIMIZER) & (s.optimizer > Optimizer.SGD)
+    is_dealt |= (s.optimizer == Optimizer.DIST_MUON) & stack.memory.pads_dealt_matrices
     of_mlp = (model.num_mlp_matrices - 1) / model.num_mlp_matrices
     moe, kinds = model.moe, {kind: model.layers.count(kind) for kind in model.kinds}
     beside = of_mlp * model.shared_expert_params / s.tp
