@@ -85,6 +85,13 @@ def deciding_settings(
     return found
 
 
+def fixed_otherwise(framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool) -> list[str]:
+    """Numbers of a stack that bear on a candidate and that every job of the framework has otherwise, for a person."""
+    fixed = {one.number: framework.fixes.get(one.number) for one in _bearing(framework, row, has_experts)}
+    pairs = ((name, value, number_of(stack, name)) for name, value in fixed.items() if value is not None)
+    return [f"{name}: priced with {own}, {framework.title} has {value}" for name, value, own in pairs if own != value]
+
+
 def resting_settings(framework: Framework, row: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
     """Defaults of the settings that decide numbers of a job, for a file that is laid over settings of others."""
     keys = {key for one in _bearing(framework, row, has_experts) for key in one.settings}

@@ -10,7 +10,7 @@ from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_stack
 from primus_search.launch.contract import words_of
-from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings
+from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings, fixed_otherwise
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
 from primus_search.values.candidates import DEFAULTS
@@ -241,3 +241,13 @@ def test_gradients_of_every_strategy_are_read_as_they_are_written(name: str, sha
     written = {**framework.spellings["sharding"].values[sharding], "bf16": True, **decided}
     read = decided_numbers(framework, row, written, has_experts=False)
     assert {field: read.get(field, held) for field in fields} == dict.fromkeys(fields, held)
+
+
+def test_a_file_for_another_framework_says_what_it_has_otherwise() -> None:
+    stack, row = load_stack("megatron_te"), ROW | {"loss_fusion": True}
+    said = fixed_otherwise(MEGATRON, stack, row, has_experts=False)
+    assert said == ["keeps_softmax: priced with False, Megatron-LM has True"]
+    for framework, other in ((MEGATRON, ROW | {"loss_fusion": False}), (load_framework("megatron@core_0.16"), row)):
+        assert fixed_otherwise(framework, stack, other, has_experts=False) == []
+    fixed = with_numbers(stack, {"keeps_softmax": True})
+    assert fixed_otherwise(MEGATRON, fixed, row, has_experts=False) == []

@@ -15,7 +15,7 @@ from primus_search.base.errors import InputError
 from primus_search.files.fields import Fields
 from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of
-from primus_search.launch.decided import deciding_settings
+from primus_search.launch.decided import deciding_settings, fixed_otherwise
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
@@ -94,10 +94,15 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
 
 
 def edits(job: LaunchJob, beside: Mapping[str, Any] = NOTHING) -> list[str]:
-    """Constants of the model that no argument says, nor a setting `beside` them, for a person to set."""
+    """What a person has to set: constants of the model that no argument says, nor a setting `beside` them.
+
+    And what the framework has otherwise than the search that priced the job.
+    """
     said = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
     read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)))
-    return unsaid_constants(job.model, read)
+    has_experts = job.model.is_moe
+    fixed = fixed_otherwise(job.framework, job.cluster.stack, job.row, has_experts=has_experts)
+    return unsaid_constants(job.model, read) + fixed
 
 
 def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
