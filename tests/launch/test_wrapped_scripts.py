@@ -157,3 +157,11 @@ def test_a_job_that_a_script_submits_has_its_options_and_its_header(
     job = read_experiment(tmp_path / "run.sh")
     assert (job.world.gpus, job.world.per_node, job.row["tp"]) == (32, 8, 2)
     assert job.row["recompute"] == words and job.global_batch_size == 64
+
+
+@pytest.mark.parametrize(("given", "is_said"), [("", True), (" --moe-router-topk 2", False)])
+def test_experts_a_token_by_default_are_said(tmp_path: Path, given: str, is_said: bool) -> None:
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MEGATRON} --num-experts 8{given}"
+    (tmp_path / "run.sh").write_text(text)
+    said = [note for note in read_experiment(tmp_path / "run.sh").assumed if note.startswith("moe_router_topk = 2")]
+    assert bool(said) is is_said

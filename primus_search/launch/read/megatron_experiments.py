@@ -181,6 +181,10 @@ def _why(name: str, keys: set[str]) -> str:
     return f"has no value: branches that test it are read as if it were empty {changes}"
 
 
+OLDER_ROUTER = (
+    "moe_router_topk = 2: by default since core 0.5; a script of before has one expert a token, --moe-router-topk 1"
+)
+"""What is said of a script that gives no experts a token (megatron/core/transformer/moe/switch_mlp.py of core 0.4)."""
 ASSUMED = ("tokenizer_model", WORLD)
 """Arguments that something is assumed for where they hang on a variable without a value."""
 ARGUMENTS_OF_A_RUN = ("hidden_size", "micro_batch_size")
@@ -222,6 +226,8 @@ def of_settings(
     assumed = [f"global_batch_size = {batch}: by default a micro-batch of every replica"] if batch else []
     if rows is not None:
         assumed.append(f"vocab_size = {rows}: the file names no vocabulary; --set vocab_size= changes it")
+    if is_trained and loaded and loaded.is_moe and not model and "moe_router_topk" not in found:
+        assumed.append(OLDER_ROUTER)
     return replace(read, assumed=(*read.assumed, *assumed))
 
 
