@@ -161,7 +161,7 @@ def test_a_job_that_a_script_submits_has_its_options_and_its_header(
 
 @pytest.mark.parametrize(("given", "is_said"), [("", True), (" --moe-router-topk 2", False)])
 def test_experts_a_token_by_default_are_said(tmp_path: Path, given: str, is_said: bool) -> None:
-    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MEGATRON} --num-experts 8{given}"
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {MEGATRON} --train-iters 9 --num-experts 8{given}"
     (tmp_path / "run.sh").write_text(text)
     said = [note for note in read_experiment(tmp_path / "run.sh").assumed if note.startswith("moe_router_topk = 2")]
     assert bool(said) is is_said
