@@ -223,7 +223,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     packed = {**own, **{key.rpartition(".")[2]: value for key, value in found.items()}}
     values: dict[str, Any] = {
-        "packed": packed if job.recipe or not mode else None,
+        "packed": packed if job.recipe else None,
         "words": [shlex.quote(f"{_key(name)}={text}") for name, value in found.items() for text in _texts(name, value)],
         "seq_length": job.workload.seq_length,
         "recipe": f"{_named(job)}_config" if job.recipe else "",
