@@ -77,6 +77,8 @@ def deciding_settings(
     found: dict[str, Any] = {}
     for one in _bearing(framework, row, has_experts):
         number = number_of(stack, one.number)
+        if framework.fixes.get(one.number) is not None:
+            continue  # no setting of a job that starts changes it
         if one.value is not None and number == one.value:
             found |= one.settings
         elif one.key and number not in (one.absent, one.otherwise):
