@@ -131,6 +131,12 @@ def test_a_section_is_taken_away_or_refused(tmp_path: Path, words: str, said: st
         assert read_experiment(script).tuning == {"task": "sft"}
 
 
+def test_settings_of_no_section_are_named(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python run_recipe.py --recipe llama31_8b_peft_1gpu_h100_bf16_config tensor_inspect=on\n")
+    assert any(one.startswith("tensor_inspect: on (not priced: slower") for one in read_experiment(script).not_modelled)
+
+
 def test_numbers_of_a_command_are_numbers_to_the_checks(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     words = "model.moe_router_num_groups=4 model.moe_router_group_topk=5 model.moe_router_pre_softmax=true"

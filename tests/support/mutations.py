@@ -253,6 +253,10 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
 
     def usual(one: Argument) -> Any:
         names = [file.short(one.name), *meanings(framework, file.short(one.name))]
+        words = known_keys(framework.keys).translated.get(names[0], {}).items() if one.name.startswith(OF_CLASS) else ()
+        for word, meant in words:
+            if any(name in made for name in meant) and all(same(made.get(name), to) for name, to in meant.items()):
+                return word
         decided = [made[name] for name in names if name in made] if one.name.startswith(OF_CLASS) else []
         value = decided[0] if decided else of_model.get(names[0], framework.defaults.get(names[0], one.default))
         return value[0] if decided and isinstance(value, list) else value

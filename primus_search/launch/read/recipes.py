@@ -232,14 +232,19 @@ _FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 
 def _of_sections(words: Sequence[str]) -> dict[str, Any]:
     """The settings of `mixed_precision=` and of `peft=null`, no adapters; ValueError for other whole sections."""
-    sections = {name.partition(".")[0] for name in arguments("nemo") if "." in name} | {"peft"}
+    known = arguments("nemo")
+    sections = {name.partition(".")[0] for name in known}
     found = {one[1]: one[2] or "null" for word in words if (one := _SECTION.fullmatch(word)) and one[1] in sections}
-    precision = found.pop("mixed_precision", "")
+    precision, plain = found.pop("mixed_precision", ""), dict[str, Any]()
     for section, value in found.items():
-        if section not in ("peft", "comm_overlap") or written(value) is not None:  # without overlaps those of `ddp` are
+        if section in known and section != "peft":  # no section
+            plain[section] = written(value)
+        elif (
+            section not in ("peft", "comm_overlap") or written(value) is not None
+        ):  # without overlaps those of `ddp` are
             raise ValueError(f"{section}={value[:80]}: sections are not read as a whole; set {section}.NAME=VALUE")
     without = {keys_of(load_framework("nemo")).rank[0]: None} if "peft" in found else {}
-    return without | (_precision(precision) if precision else {})
+    return plain | without | (_precision(precision) if precision else {})
 
 
 def _setting(section: str, name: str) -> str:
