@@ -81,10 +81,10 @@ def _settings(made: Any) -> dict[str, Any]:
     # training/comm_overlap.py sets these whatever `ddp` has.
     if made.comm_overlap is not None and made.ddp.use_distributed_optimizer:
         found |= {name: True for name in OVERLAPS if getattr(made.comm_overlap, name) is None}
-    moving = {name: one for name, one in found.items() if name not in listed.irrelevant and name not in SOURCES["data"]}
-    adapters = load_framework("nemo").adapters.values() if made.peft is not None else ()
-    of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in adapters}
-    return moving | {key: value for key, value in of_adapters.items() if value is not None}
+    keys = load_framework("nemo").adapters.values() if made.peft is not None else ()
+    of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
+    left_out = {*listed.irrelevant, *SOURCES["data"]} - {*SOURCES["legality"], *keys}
+    return {name: one for name, one in (found | of_adapters).items() if one is not None and name not in left_out}
 
 
 OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
