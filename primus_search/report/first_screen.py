@@ -38,7 +38,7 @@ def first_screen(
     trust = [_filled(text, "TRUST" if not i else "", INDENT) for i, text in enumerate(answer.trust)]
     remarks = [_filled(text, "", INDENT) for text in answer.remarks]
     room = max(LINES - above, LEAST_LINES) - len(lines) - len(own) - len(ends) - 2
-    table = _choices(answer.choices, room - 1 - sum(map(len, (*notes, *trust[:1]))))
+    table = _choices(answer.choices, room - 1, sum(map(len, (*notes, *trust[:1]))))
     shown = _within([*notes, *trust, *remarks], len(notes), room - len(table))
     return [*lines, *shown, "", *table, *own, "", *ends]
 
@@ -70,13 +70,17 @@ def _filled(text: str, head: str, indent: int = 0) -> list[str]:
     )
 
 
-def _choices(chosen: Sequence[Choice], room: int) -> list[str]:
-    """Letter, what differs, rate, memory and when to take it, in `room` lines: what has no room is counted."""
+def _choices(chosen: Sequence[Choice], room: int, beside: int) -> list[str]:
+    """Letter, what differs, rate, memory and when to take it, the first that have `room` lines; differences that have
+    none beside other lines of the screen are counted."""
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
-    spare = room - len(chosen)
+    spare = room - beside - len(chosen)
     for one in chosen:
         words = _differences(one.what, 1 + max(spare, 0)), textwrap.wrap(one.when, _WHEN)
-        spare -= max(map(len, words)) - 1
+        height = max(map(len, words))
+        if len(lines) + height > room + 1 and one is not chosen[0]:
+            break
+        spare -= height - 1
         figures = one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
         for what, when in zip_longest(*words, fillvalue=""):
             letter, rate, memory = figures

@@ -129,9 +129,10 @@ def _holds_every_member(folder: Path, result: SearchResult) -> None:
         rank = next((n for n, row in enumerate(saved.ranking, start=1) if is_on(row, found.choice)), 0)
         if rank:
             explained = Explained(saved, rank)
-            assert explained.choice == found.choice and len(explained.kept) and explained.figures.fits
+            of_cluster = saved.kept(place)
+            assert explained.choice == found.choice and len(of_cluster) and explained.figures.fits
             shown = content(saved, rank)
-            assert shown["kept"] == len(explained.kept) and page(saved, shown)
+            assert shown["kept"] == len(of_cluster) and page(saved, shown)
             if not found.choice.framework.is_any:
                 assert files_of(saved, chosen_rows(saved, str(rank), None), "")
         mine = [row for row in kept.select(["cluster", "index", "tp", "pp"]).to_pylist() if row["cluster"] == place][
