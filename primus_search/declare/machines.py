@@ -134,7 +134,7 @@ class MachineReader:
             machines += [
                 variants.Machine(
                     hardware=hardware,
-                    stack=with_numbers(stack, {k: v for k, v in framework.fixes.items() if v is not None}),
+                    stack=with_numbers(stack, framework.fixes),
                     framework=framework,
                     is_framework_assumed=shape.framework is None,
                     site=None if shape.site == "vendor" else site_of(hardware),

@@ -126,6 +126,7 @@ def framework_of(document: Document, name: str, beside: Path | None, newer: Fram
         reader.check(("fixes", number), str(number), "number")
     requires = reader.listed(Requirement, "requires", data.get("requires", []))
     joined: Any = {section: {**value_at(base, (section,)), **data.get(section, {})} for section in _JOINED}
+    joined["fixes"] = {number: value for number, value in joined["fixes"].items() if value is not None}
     joined |= {word: str(data.get(word, value_at(base, (word,)))) for word in ("release", "keys")}
     found = Framework(
         name=name,

@@ -12,7 +12,8 @@ several joined by +) and what is searched in its text, case ignored:
     FACT lacks: REGEX   not found
     FACT has: [WORDS]   one of the features is named and not switched off (`no X`, `X=false`, `X off`)
 
-`$1` in a value stands for a group of the first expression that has groups, `stack.FIELD` for a field of the stack.
+`$1` in a value stands for a group of the first expression that has groups, `$1 %` for a share as whole percent,
+`stack.FIELD` for a field of the stack.
 """
 
 import re
@@ -123,8 +124,9 @@ def _resolved(value: Any, groups: tuple[str, ...], facts: Facts) -> Any:
         return {key: _resolved(item, groups, facts) for key, item in value.items()}
     if not isinstance(value, str):
         return value
-    if re.fullmatch(r"\$\d", value):
-        return typed(groups[int(value[1]) - 1])
+    if found := re.fullmatch(r"\$(\d)( %)?", value):
+        number = typed(groups[int(found[1]) - 1])
+        return round(100 * number) if found[2] else number
     return fact(value, facts) if value.startswith(("stack.", "device.")) else value
 
 

@@ -77,7 +77,7 @@ def deciding_settings(
     found: dict[str, Any] = {}
     for one in _bearing(framework, row, has_experts):
         number = number_of(stack, one.number)
-        if framework.fixes.get(one.number) is not None:
+        if one.number in framework.fixes:
             continue  # no setting of a job that starts changes it
         if one.value is not None and number == one.value:
             found |= one.settings
@@ -89,8 +89,8 @@ def deciding_settings(
 
 def fixed_otherwise(framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool) -> list[str]:
     """Numbers of a stack that bear on a candidate and that every job of the framework has otherwise, for a person."""
-    fixed = {one.number: framework.fixes.get(one.number) for one in _bearing(framework, row, has_experts)}
-    pairs = ((name, value, number_of(stack, name)) for name, value in fixed.items() if value is not None)
+    fixed = framework.fixes.keys() & {one.number for one in _bearing(framework, row, has_experts)}
+    pairs = ((name, framework.fixes[name], number_of(stack, name)) for name in sorted(fixed))
     return [f"{name}: priced with {own}, {framework.title} has {value}" for name, value, own in pairs if own != value]
 
 

@@ -15,7 +15,7 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.adapters import workload_settings
 from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.refusals import refused
+from primus_search.launch.refusals import judged
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.space import AXES, Space
@@ -87,8 +87,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
     sizes = megatron_keys(experiment.model) if contract == "nemo" and experiment.model else {}
-    judged = partial(refused, release, {**sizes, **experiment.written}, begun.world, device)
-    problems = judged()
+    found = judged(release, {**sizes, **experiment.written}, begun.world, device)
+    problems = [one for one in found if not one.is_advice]
     if problems and not any(f"space.{axis}" in given for axis in AXES):
         title = experiment.framework.title
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])
@@ -103,7 +103,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     )
     set_by_user = stack_fields(key.removeprefix("space.") for key in given)
     decided = {name: value for name, value in experiment.numbers.items() if name not in set_by_user}
-    advice = tuple(f"{experiment.framework.title} advises against it: {one}" for one in judged(is_advice=True))
+    advice = tuple(f"{experiment.framework.title} advises against it: {one}" for one in found if one.is_advice)
     space = _with_numbers(make(data), decided)
     if row["state_format"] != STACK and is_stacks_own(space.cluster.stack, row["state_format"]):
         space = _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)

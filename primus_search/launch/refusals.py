@@ -52,14 +52,15 @@ _NAME, _TEXT = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'")
 _WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", *FUNCTIONS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a framework does not start a job, what to change, and the line of the framework."""
+    """Why a framework does not start a job, or advises against it, what to change, and the line of the framework."""
 
     name: str
     reason: str
     cure: str
     source: str
+    is_advice: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.cure} ({self.source})"
@@ -127,9 +128,14 @@ def release_of(name: str, given: Settings) -> Release:
     return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
 
 
-def refused(name: str, given: Settings, world: int, device: int | None, *, is_advice: bool = False) -> list[Refusal]:
-    """What a framework refuses of a job on `world` GPUs, or advises against; empty where it starts, for a framework
-    without rows and a job without settings.
+def refused(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:
+    """What a framework refuses of a job; empty where it starts. Arguments as those of `judged`."""
+    return [one for one in judged(name, given, world, device) if not one.is_advice]
+
+
+def judged(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:
+    """What a framework refuses of a job on `world` GPUs, and what it advises against; empty for a framework without
+    rows and a job without settings.
 
     name    of a contract, with or without its release
     given   settings by the names of arguments: texts, lists of texts, True for a bare switch; `env_NAME` is a variable
@@ -139,8 +145,7 @@ def refused(name: str, given: Settings, world: int, device: int | None, *, is_ad
     if name.partition("@")[0] not in RELEASES or not given:
         return []
     release = release_of(name, given)
-    settings, mistyped = resolved_start(release, given, world, device)
-    problems = [] if is_advice else mistyped
+    settings, problems = resolved_start(release, given, world, device)
     for row in rows(release):
         if release.below and row.source.startswith(release.below) and not row.names <= settings.keys():
             continue
@@ -149,9 +154,9 @@ def refused(name: str, given: Settings, world: int, device: int | None, *, is_ad
         try:
             if not value_of(parsed(row.when), settings.get):
                 continue
-            if row.is_advice is is_advice and not value_of(parsed(row.legal), settings.get):
+            if not value_of(parsed(row.legal), settings.get):
                 reason, cure = (filled_in(text, settings.get) for text in (row.reason, row.cure))
-                problems.append(Refusal(name=row.name, reason=reason, cure=cure, source=row.source))
+                problems.append(Refusal(row.name, reason, cure, row.source, row.is_advice))
             settings.update({key: value_of(parsed(text), settings.get) for key, text in row.sets.items()})
         except (TypeError, ZeroDivisionError, KeyError, IndexError, ValueError, AttributeError):
             continue  # a value of another kind than the row expects: unknown, not refused
@@ -175,7 +180,7 @@ def resolved_start(
             settings[key] = typed(table[key], value)
         except ValueError as error:
             source = f"arguments of {release.arguments}"
-            problems.append(Refusal(name=key, reason=str(error), cure="write one", source=source))
+            problems.append(Refusal(key, str(error), "write one", source))
     settings |= _shortened(release, settings, given)
     settings |= {"world_size": world, "device_arch": device, "te_version": TE_VERSION}
     settings["cuda_graph_modules"] = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []

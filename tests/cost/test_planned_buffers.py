@@ -63,9 +63,9 @@ def test_query_gradients_added_in_order_lie_apart_per_128_keys() -> None:
 
 
 def test_a_grouped_product_of_masked_rows_holds_them_once_for_every_expert_of_the_rank() -> None:
-    masked = replace(JAX, memory=replace(JAX.memory, masked_copies=3.0))
+    masked = replace(JAX, memory=replace(JAX.memory, masks_expert_rows=True))
     rows = Share(MODEL, DROPLESS, JAX, TABLE, 64)
-    more = 3.0 * rows.local_experts * rows.routed_rows * MODEL.hidden * 2.0
+    more = JAX.memory.masked_copies * rows.local_experts * rows.routed_rows * MODEL.hidden * 2.0
     assert working(masked, DROPLESS) - working(JAX, DROPLESS) == pytest.approx(more)
 
 

@@ -232,6 +232,13 @@ def test_a_number_that_a_contract_fixes_is_one_of_a_stack(tmp_path: Path) -> Non
         load_framework(str(path))
 
 
+@pytest.mark.parametrize("name", ["megatron", "nemo"])
+def test_a_release_drops_what_a_newer_one_fixes(name: str) -> None:
+    fixed = {"keeps_softmax": True, "pads_dealt_matrices": True} if name == "megatron" else {}
+    newest = load_framework(name)
+    assert [one.fixes for one in (newest, *newest.before.values())] == [fixed, *[{}] * len(newest.before)]
+
+
 @pytest.mark.parametrize("name", ["megatron", "megatron@core_0.16", "nemo"])
 @pytest.mark.parametrize("sharding", ["none", "distributed_optimizer", "zero2", "megatron_fsdp", "hsdp"])
 @pytest.mark.parametrize("held", [2.0, 4.0])

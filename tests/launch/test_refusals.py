@@ -17,7 +17,7 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
-from primus_search.launch.refusals import RELEASES, Refusal, refused, resolved_start, rows
+from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, resolved_start, rows
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import megatron_keys
 from tests.support.daily import drawn
@@ -267,8 +267,8 @@ ADVISED = {"patch_primus_pipeline": True, "pp_algorithm": "zero-bubble", "overla
 
 
 def test_what_a_page_advises_against_is_priced_and_named(tmp_path: Path) -> None:
-    found = refused("primus", ADVISED, 8, 9, is_advice=True)
-    assert [one.name for one in found] == ["pipeline_overlaps"]
+    found = judged("primus", ADVISED, 8, 9)
+    assert [one.name for one in found if one.is_advice] == ["pipeline_overlaps"]
     assert not {one.name for one in refused("primus", ADVISED, 8, 9)} & {"pipeline_overlaps"}
     experiment = {
         "work_group": "a", "user_name": "b", "exp_name": "c", "workspace": "d",

@@ -408,8 +408,11 @@ def beside_backward(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_l
     m, parts = stack.memory, 0.0
     if m.query_split_keys and _own_mixer(kind) is None:
         parts = np.ceil(seq_length / m.query_split_keys)
-    masked = m.masked_copies * s.local_experts * s.routed_rows * model.expert_hidden if kind.is_moe else 0.0
-    return FP32_BYTES * parts * s.tokens * model.num_heads / s.tp * model.qk_head_dim + BF16_BYTES * masked
+    masked = s.local_experts * s.routed_rows * model.expert_hidden if kind.is_moe and m.masks_expert_rows else 0.0
+    return (
+        FP32_BYTES * parts * s.tokens * model.num_heads / s.tp * model.qk_head_dim
+        + BF16_BYTES * m.masked_copies * masked
+    )
 
 
 def _mlp_inner(model: Model, kind: LayerKind, s: Share) -> Floats:

@@ -230,6 +230,10 @@ _FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 """A field of a mapping in Hydra's grammar that is none itself."""
 
 
+OMITTED = ("peft", "comm_overlap")
+"""Sections that a command may leave out: without the overlaps those of `ddp` are."""
+
+
 def _of_sections(words: Sequence[str]) -> dict[str, Any]:
     """The settings of `mixed_precision=` and of `peft=null`, no adapters; ValueError for other whole sections."""
     known = arguments("nemo")
@@ -239,9 +243,7 @@ def _of_sections(words: Sequence[str]) -> dict[str, Any]:
     for section, value in found.items():
         if section in known and section != "peft":  # no section
             plain[section] = written(value)
-        elif (
-            section not in ("peft", "comm_overlap") or written(value) is not None
-        ):  # without overlaps those of `ddp` are
+        elif section not in OMITTED or written(value) is not None:
             raise ValueError(f"{section}={value[:80]}: sections are not read as a whole; set {section}.NAME=VALUE")
     without = {keys_of(load_framework("nemo")).rank[0]: None} if "peft" in found else {}
     return plain | without | (_precision(precision) if precision else {})

@@ -177,7 +177,7 @@ class Framework:
     effects   keys that are read, not modelled, and what they would change: slower, faster, more or less memory
     priced    values of such keys that are priced, one or several; off where a key is not listed
     decides   numbers of the stack that settings of a job decide
-    fixes     numbers of the stack that every job of it has; null: not in this release
+    fixes     numbers of the stack that every job of it has; a release drops one with null
     workload  values of a workload that settings of a job make; a later row counts
     adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
     packing   by how rows are filled from documents the settings of files that fill them so, the first that holds

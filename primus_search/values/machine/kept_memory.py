@@ -30,8 +30,8 @@ class KeptMemory:
     deepep_room_copies  The same with DeepEP.
     capacity_mask_bytes  Bytes per token and place of its sequence's padded experts of the masks whose products dispatch
         and combine; 0: rows are indexed.
-    masked_copies  Copies of a device's expert rows, one for each of its experts, where a grouped product runs as dense
-        products of masked rows; 0: it does not.
+    masked_copies  Copies of a device's expert rows, one for each of its experts, where `masks_expert_rows`.
+    masks_expert_rows  A grouped product runs as dense products of masked rows.
     query_split_keys  Keys per part of attention's backward whose query gradients lie apart in FP32 until they are added
         in order (deterministic attention); 0: they are added as they come.
     keeps_fp8_activations  Under FP8, experts keep the cast of an activation whose recompute drops the BF16 one: their
@@ -84,6 +84,7 @@ class KeptMemory:
     deepep_room_copies: float = 0.0
     capacity_mask_bytes: float = 0.0
     masked_copies: float = 0.0
+    masks_expert_rows: bool = False
     query_split_keys: float = 0.0
     whole_graph_spread: float = 0.0
     keeps_fp8_activations: bool

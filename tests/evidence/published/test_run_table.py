@@ -368,6 +368,7 @@ def test_loss_chunks_and_eager_modules_are_read_from_flags(
         ("activation offloading", "full", 0, Offload.LAYER_INPUT),
         ("bf16; offloaded activations; optimizer CPU offload", "full", 100, Offload.LAYER_INPUT),
         ("optimizer_cpu_offload; optimizer_offload_fraction=0.5", "none", 50, Offload.NONE),
+        ("optimizer_cpu_offload; optimizer_offload_fraction=.3", "none", 30, Offload.NONE),
         ("optimizer offload to the host, 75 %", "none", 75, Offload.NONE),
         ("offload_optimizer=cpu; residuals on the host", "full", 100, Offload.LAYER_INPUT),
         ("activation offload", "none", 0, Offload.NONE),
