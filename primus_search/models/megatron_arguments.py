@@ -173,10 +173,22 @@ def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> di
 
     They stand in for a Primus preset that an experiment names when no Primus checkout is at hand.
     """
-    given = model_arguments(model) if settings is None else settings
+    given = model_arguments(model, stages=["t" * model.num_layers]) if settings is None else settings
     keys = {key: value for key, value in given.items() if key != "no_rope_fusion"}
     keys |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
     keys |= {"add_bias_linear": model.has_linear_bias, "swiglu": given.get("swiglu", False)}
     if "spec" in keys:
         keys |= {"spec": str(keys["spec"]), "num_layers": model.num_layers}
+    for key, first in EVERY.items():
+        lists = {pattern(_every(n, first, model.num_layers)): n for n in range(8, 0, -1)}
+        keys |= {key: lists.get(str(keys[key]), keys[key])} if key in keys else {}
     return keys
+
+
+EVERY = {"moe_layer_freq": True, "window_attn_skip_freq": False, "linear_attention_freq": False}
+"""Arguments that are a list or a number n: experts in the first and every further n-th layer; attention to all tokens
+in every n-th."""
+
+
+def _every(n: int, is_first: bool, layers: int) -> tuple[bool, ...]:
+    return tuple(layer % n == 0 if is_first else (layer + 1) % n > 0 for layer in range(layers))

@@ -10,10 +10,14 @@ from primus_search.models.presets import presets
 from primus_search.values.model import Model
 
 
+def models_of_tokenizers() -> dict[str, Model]:
+    """The first preset that is published on the hub under a name, by the name in lower case."""
+    return {name.lower(): one.model for one in reversed(presets().values()) for name in one.tokenizers}
+
+
 def model_of_tokenizer(name: str) -> Model | None:
     """The preset that is published on the hub under a name; None where none is."""
-    bare = name.lower()
-    return next((p.model for p in presets().values() if bare in map(str.lower, p.tokenizers)), None)
+    return models_of_tokenizers().get(name.lower())
 
 
 TOKENIZERS = "spaces/keys/tokenizers.yaml"

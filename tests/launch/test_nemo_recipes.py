@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,27 @@ def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
         "alpha": 16.0,
         "modules": list(DEFAULT_MODULES),
     }
+
+
+def test_a_size_that_a_command_changes_leaves_the_rest_of_the_model(tmp_path: Path) -> None:
+    """Each model of a recipe keeps what no argument says, YaRN of gpt-oss for one; layers follow a frequency."""
+    file, of_model = tmp_path / "run.sh", {one.model: name for name, one in recipes().items()}
+    read_alike = 0
+    for name in of_model.values():
+        with suppress(InputError):
+            model = read_experiment(Path(name), 64).model
+            file.write_text(f"python run_recipe.py --recipe {name}_config model.make_vocab_size_divisible_by=1\n")
+            read = read_experiment(file, 64).model
+            assert read == model and getattr(read, "constants", None) == getattr(model, "constants", None), name
+            read_alike += model is not None
+    assert read_alike > 40
+    file.write_text(f"python run_recipe.py --recipe {of_model['openai/gpt-oss-120b']}_config model.num_layers=6\n")
+    read = read_experiment(file, 64).model
+    assert read is not None and (read.num_layers, [window > 0 for window in read.windows]) == (6, [True, False] * 3)
+    assert read.constants.scaling["rope_type"] == "yarn" and read.has_attention_sinks
+    file.write_text("python run_recipe.py --recipe deepseek_v3_pretrain_256gpu_b200_bf16_config model.num_layers=6\n")
+    with pytest.raises(InputError, match=r"moe_layer_freq: has 61 entries; the model has 6 layers"):
+        read_experiment(file)
 
 
 def test_windows_and_gates_of_a_command_are_those_of_the_model(tmp_path: Path) -> None:

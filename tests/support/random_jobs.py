@@ -15,7 +15,7 @@ from primus_search.declare import make_space
 from primus_search.launch.read.recipes import fits_its_gpus, mode_of, recipes
 from primus_search.launch.write.job import LaunchJob
 from primus_search.models.presets import presets
-from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.models.tokenizers import models_of_tokenizers
 from primus_search.space import Space
 from primus_search.values.machine.stack import with_numbers
 from tests.support.launched import jobs
@@ -87,12 +87,12 @@ def _model(rng: random.Random, framework: str, folder: Path) -> tuple[str, dict[
 def recipes_of_models() -> dict[str, dict[str, list[str]]]:
     """Recipes of a model, by the name of its preset, else by that on the hub, and by what they train."""
     found: dict[str, dict[str, list[str]]] = {}
-    named = {preset.model: name for name, preset in presets().items()}
+    named: dict[object, str] = {preset.model: name for name, preset in presets().items()}
+    models = models_of_tokenizers()
     for recipe, one in recipes().items():
         if not fits_its_gpus(recipe):
             continue
-        model = model_of_tokenizer(one.model) if one.model else None
-        name = named.get(model, one.model)
+        name = named.get(models.get(one.model.lower()), one.model)
         found.setdefault(name, {}).setdefault(mode_of(recipe), []).append(recipe)
     return found
 

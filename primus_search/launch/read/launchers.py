@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,9 +48,10 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
         given = {} if is_script else settings_of(path, text)
     except (InputError, ValueError):
         return None
+    script = cache(lambda: bash.followed(text, os.environ, path.parent))
     for one in launchers().values():
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
-        given = _of_script(path, text, one)[0] if has_command else given
+        given = _of_script(path, script(), one)[0] if has_command else given
         is_its = has_command or not (is_script or one.is_command)
         wants_arguments = not given and all(key.rstrip("*") in text for key in one.where)
         if (is_its and one.where and _has_keys(one, given)) or (has_command and (not one.where or wants_arguments)):
@@ -60,10 +62,11 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
 # --- what a file gives ------------------------------------------------------------------------------------------------
 
 
-def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any], list[list[str]], dict[str, str]]:
+def _of_script(
+    path: Path, script: bash.Script, launcher: Launcher
+) -> tuple[dict[str, Any], list[list[str]], dict[str, str]]:
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
-    script = bash.followed(text, os.environ, path.parent)
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, dict(_words(one)))] or runs
     words = runs[-1] if runs else []
@@ -79,7 +82,7 @@ def _of_script(path: Path, text: str, launcher: Launcher) -> tuple[dict[str, Any
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
-    return given, runs, {**os.environ, **bash.slurm(text), **script.variables.values}
+    return given, runs, {**os.environ, **bash.slurm(script.text), **script.variables.values}
 
 
 def _has_keys(launcher: Launcher, given: Settings) -> bool:
@@ -140,7 +143,7 @@ def read_launcher(
     if path.suffix in ENDS:
         given, runs, variables = {PROGRAM: path.stem, **settings_of(path, text)}, [list[str]()], dict[str, str]()
     else:
-        given, runs, variables = _of_script(path, text, launcher)
+        given, runs, variables = _of_script(path, bash.followed(text, os.environ, path.parent), launcher)
     if not runs:
         raise ValueError(f"wants arguments: {started_with(text, '1')}")
     _refuse_several(launcher, runs)

@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import Problem, did_you_mean
+from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import whole_number
 from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
@@ -28,6 +28,7 @@ from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
 from primus_search.launch.read.megatron import model_keys
+from primus_search.launch.read.megatron_experiments import model_of_arguments
 from primus_search.launch.script import bash
 from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
@@ -36,6 +37,7 @@ from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
+from primus_search.values.model.shape import with_changes
 
 RECIPES, COMMANDS = "nemo_recipes", "nemo_commands"
 RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
@@ -98,14 +100,12 @@ def of_recipe(
     if model is None and recipe.model[:1] == "(":
         raise ValueError(f"{recipe.model[1:-1]} of {one.name} is not modelled; give --model a preset or a config.json")
     changed, _ = translated(framework, one.overrides)
-    own: Settings = {}
-    if model is None:
-        model, own = _resized(recipe, changed, one.name)
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
-    of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
-    settings, adapters = {**of_length, **own, **kept, **changed}, keys_of(framework)
+    model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
+    of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
+    settings, adapters = {**of_length, **kept, **changed}, keys_of(framework)
     tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
@@ -144,21 +144,31 @@ def model_of(recipe: Recipe) -> Model | None:
     return replace(model, **fields) if model and fields else model
 
 
-def _resized(recipe: Recipe, changed: Settings, name: str) -> tuple[Model | None, Settings]:
-    """The model of a recipe, or the settings that size it where a command changes some of them.
+def _resized(recipe: Recipe, settings: Settings, changed: Settings, name: str) -> Model | None:
+    """The model of a recipe with what a command changes of its sizes; None where settings alone size it.
 
-    What no override names stays the recipe's: functions, kinds of layers. Raises ValueError for one
-    whose model no preset is.
+    What no override changes stays the recipe's, whether an argument says it or not. Raises ValueError for a recipe
+    whose model no preset is, and for a change of parts that no argument says.
     """
     model = model_of(recipe)
     own = megatron_keys(model) if model else {}
     known = (model_keys() | CONSTANT_KEYS) & changed.keys()
     sizes = sorted(key for key in known if not same(changed[key], own.get(key, recipe.settings.get(key))))
-    if sizes and model is None and recipe.model:
-        raise ValueError(f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json")
+    if not sizes or not recipe.model:
+        return model
+    other = f"{', '.join(sizes)}: another model than that of {name}; give --model its config.json"
+    if model is None:
+        raise ValueError(other)
     if not {"vocab_size", "make_vocab_size_divisible_by"}.isdisjoint(changed):
-        own["vocab_size"] = own.pop("padded_vocab_size", None)
-    return (None, own) if sizes else (model, {})
+        own["vocab_size"] = own.pop("padded_vocab_size")
+    both = [model_of_arguments(Path(name), {**own, **one}) for one in (recipe.settings, settings)]
+    if problems := [problem for _, many in both for problem in many]:
+        raise InputError(problems)
+    try:
+        resized: Model = with_changes(model, *(one for one, _ in both))
+    except ValueError:
+        raise ValueError(other) from None
+    return resized
 
 
 def started_in(text: str, folder: Path) -> NamedRecipe:

@@ -22,6 +22,7 @@ from primus_search.launch.write.megatron import arguments_of, candidate_settings
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import model_arguments
+from primus_search.models.tokenizers import models_of_tokenizers
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 
@@ -112,7 +113,7 @@ def difference(job: LaunchJob) -> dict[str, Any]:
         raise InputError([Problem("--recipe", f"{name!r} is no recipe that is known{did_you_mean(name, recipes())}")])
     named = model_of(recipe)
     mode = _mode(job) or "pretrain"
-    if named is None or not _is_of(recipe, job.model) or mode_of(name) not in ("", mode):
+    if named is None or recipe.model.lower() not in _hub_names(job.model) or mode_of(name) not in ("", mode):
         own = _recipes_of(job)
         listed = f"{mode} recipes of {job.model.name}: {own}"
         trained = f"trains {recipe.model or 'a model of its own'} ({mode_of(name)})"
@@ -134,9 +135,9 @@ def difference(job: LaunchJob) -> dict[str, Any]:
 
 def _recipes_of(job: LaunchJob) -> str:
     """The first recipes that train the model of a job as the job does."""
-    mode = _mode(job) or "pretrain"
-    own = (one for one, r in recipes().items() if mode_of(one) == mode and _is_of(r, job.model) and fits_its_gpus(one))
-    return ", ".join(sorted(own, key=len)[:MOST_NAMED])
+    mode, names = _mode(job) or "pretrain", _hub_names(job.model)
+    own = (one for one, r in recipes().items() if r.model.lower() in names and mode_of(one) == mode)
+    return ", ".join(sorted(filter(fits_its_gpus, own), key=len)[:MOST_NAMED])
 
 
 HEAD_IN_FP8 = "model.fp8_output_proj"
@@ -149,10 +150,11 @@ def _named(job: LaunchJob) -> str:
     return job.recipe.removesuffix("_config")
 
 
-def _is_of(recipe: Recipe, model: Model) -> bool:
-    named = model_of(recipe)
+def _hub_names(model: Model) -> set[str]:
+    """Names on the hub of presets that are a model but for what recipes resize."""
     resized = {name: model.__getattribute__(name) for name in ("num_mtp_layers", "vocab_size", "vocab_padding")}
-    return named is not None and replace(named, **resized) == replace(model, adapters=None, towers=())
+    bare = replace(model, adapters=None, towers=())
+    return {name for name, one in models_of_tokenizers().items() if replace(one, **resized) == bare}
 
 
 def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
