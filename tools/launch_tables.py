@@ -80,14 +80,15 @@ def _settings(made: Any) -> dict[str, Any]:
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
     # training/comm_overlap.py sets these whatever `ddp` has.
     if made.comm_overlap is not None and made.ddp.use_distributed_optimizer:
-        found |= {name: True for name in OVERLAPS if getattr(made.comm_overlap, name) is None}
+        unsaid = {name: value for name, value in OVERLAPS.items() if getattr(made.comm_overlap, name) is None}
+        found |= {listed.renamed.get(name, name): value for name, value in unsaid.items()}
     keys = load_framework("nemo").adapters.values() if made.peft is not None else ()
     of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
     left_out = {*listed.irrelevant, *SOURCES["data"]} - {*SOURCES["legality"], *keys}
     return {name: one for name, one in (found | of_adapters).items() if one is not None and name not in left_out}
 
 
-OVERLAPS = ("overlap_grad_reduce", "overlap_param_gather")
+OVERLAPS = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 2**27}
 
 
 def plain_value(value: Any) -> Any:

@@ -14,6 +14,7 @@ from primus_search.analysis.own_configuration import must_be_readable
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.cli import app
 from primus_search.files.search_path import FileKind, names
+from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.recipes import RESIZED, recipes, started_in
@@ -151,6 +152,19 @@ def test_a_section_is_taken_away_or_refused(tmp_path: Path, words: str, said: st
             read_experiment(script)
     else:
         assert read_experiment(script).tuning == {"task": "sft"}
+
+
+def test_buckets_are_those_of_overlaps_unless_a_command_has_none(tmp_path: Path) -> None:
+    """128 x 1024 x 1024 parameters under any `comm_overlap`: megatron/bridge/training/comm_overlap.py."""
+    name, script = "llama3_8b_pretrain_8gpu_h100_bf16_config", tmp_path / "run.sh"
+
+    def params(words: str) -> float:
+        script.write_text(f"python run_recipe.py --recipe {name} {words}\n")
+        space = space_of(start(script, "h100", 0), [], None, "")
+        return space.clusters[0].cluster.stack.sharding.gradient_bucket_params
+
+    assert (params(""), params("comm_overlap=null")) == (2.0**27, 4.0e7)
+    assert params("comm_overlap=null ddp.bucket_size=50000000") == 5.0e7
 
 
 def test_settings_of_no_section_are_named(tmp_path: Path) -> None:

@@ -116,7 +116,8 @@ def with_setting(rng: random.Random, job: LaunchJob) -> LaunchJob:
     """The job on a stack that has the numbers of one setting that a file decides, or those of its absence."""
     stack = job.cluster.stack
     written = [one for one in job.framework.decides if one.key or (one.settings and not one.formats)]
-    ours = [one for one in written if job.model.is_moe or not one.of_experts]
+    free = [one for one in written if job.framework.fixes.get(one.number) is None]
+    ours = [one for one in free if job.model.is_moe or not one.of_experts]
     if not ours:
         return job
     picked = rng.choice(ours)

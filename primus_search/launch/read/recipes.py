@@ -240,22 +240,19 @@ _FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
 """A field of a mapping in Hydra's grammar that is none itself."""
 
 
-OMITTED = ("peft", "comm_overlap")
-"""Sections that a command may leave out: without the overlaps those of `ddp` are."""
-
-
 def _of_sections(words: Sequence[str]) -> dict[str, Any]:
-    """The settings of `mixed_precision=` and of `peft=null`, no adapters; ValueError for other whole sections."""
-    known = arguments("nemo")
+    """The settings of `mixed_precision=`, of `peft=null` (no adapters) and of `comm_overlap=null` (buckets of `ddp`);
+    ValueError for other whole sections."""
+    known, gone = arguments("nemo"), {"peft": keys_of(load_framework("nemo")).rank[0], "comm_overlap": "bucket_size"}
     sections = {name.partition(".")[0] for name in known}
     found = {one[1]: one[2] or "null" for word in words if (one := _SECTION.fullmatch(word)) and one[1] in sections}
     precision, plain = found.pop("mixed_precision", ""), dict[str, Any]()
     for section, value in found.items():
         if section in known and section != "peft":  # no section
             plain[section] = written(value)
-        elif section not in OMITTED or written(value) is not None:
+        elif section not in gone or written(value) is not None:
             raise ValueError(f"{section}={value[:80]}: sections are not read as a whole; set {section}.NAME=VALUE")
-    without = {keys_of(load_framework("nemo")).rank[0]: None} if "peft" in found else {}
+    without = {key: None for section, key in gone.items() if section in found}
     return plain | without | (_precision(precision) if precision else {})
 
 
