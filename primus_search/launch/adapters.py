@@ -23,13 +23,17 @@ from primus_search.values.workload import Workload
 class LoraKeys:
     """What a launcher calls the settings of adapters; the first key that a file sets counts.
 
-    when      keys, which may have `*`, and the values with which a file trains adapters
+    when      keys, which may have `*`, and the values with which a file trains adapters; `unless`: with which none,
+              whatever other keys say
+    means     modules that a name of one stands for
     switches  keys that put adapters on modules, beside those of `modules`
     bases     formats of frozen weights by the value of a key, which may have `*`
     defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
     """
 
     when: Mapping[str, str] = field(default_factory=dict)
+    unless: Mapping[str, str] = field(default_factory=dict)
+    means: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rank: tuple[str, ...] = ()
     alpha: tuple[str, ...] = ()
     dropout: tuple[str, ...] = ()
@@ -42,7 +46,16 @@ class LoraKeys:
     def read(self) -> frozenset[str]:
         """Every key."""
         return frozenset(
-            (*self.when, *self.rank, *self.alpha, *self.dropout, *self.modules, *self.switches, *self.bases)
+            (
+                *self.when,
+                *self.unless,
+                *self.rank,
+                *self.alpha,
+                *self.dropout,
+                *self.modules,
+                *self.switches,
+                *self.bases,
+            )
         )
 
     def left_open(self, given: Settings) -> tuple[str, ...]:
@@ -77,7 +90,8 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
 
     Raises ValueError for a pattern of layers, or a setting that is no number.
     """
-    if not holds({name: value for name, value in given.items() if not is_off(value)}, keys.when):
+    stated = {name: value for name, value in given.items() if not is_off(value)}
+    if not holds(stated, keys.when) or holds(stated, keys.unless):
         return {}
     found: dict[str, Any] = dict(keys.defaults)
     for name, kind in (("rank", int), ("alpha", float), ("dropout", float)):
@@ -86,7 +100,8 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
     key = next((key for key in keys.modules if not is_off(given.get(key))), "")
     switched = [one for name, many in keys.switches.items() if not is_off(given.get(name)) for one in many]
     listed = _listed(key, given[key]) if key else []
-    found["modules"] = [*listed, *switched] or list(found.get("modules", []))
+    named = [*listed, *switched] or list(found.get("modules", []))
+    found["modules"] = list(dict.fromkeys(part for one in named for part in keys.means.get(one, (one,))))
     of_base = (base for key, words in keys.bases.items() for word, base in words.items() if fits(given.get(key), word))
     base = next(of_base, "")
     return {"task": "qlora" if base else "lora", "lora": found | ({"base": base} if base else {})}

@@ -100,9 +100,14 @@ def is_off(value: Any) -> bool:
     return value in ([], ()) if isinstance(value, list | tuple) else value in OFF or str(value).lower() in OFF[5:]
 
 
+SWITCHES = {"true": ("1", "yes", "y", "on"), "false": ("0", "no", "n", "off")}
+"""Words that launchers take for a switch, too."""
+
+
 def fits(value: Any, patterns: str) -> bool:
-    """Whether a value, whatever its case, fits one of the patterns between bars."""
-    return any(fnmatch.fnmatchcase(str(value).lower(), one) for one in patterns.split("|"))
+    """Whether a value, whatever its case, fits one of the patterns between bars; `1` and `yes` are true."""
+    text = str(value).lower()
+    return any(fnmatch.fnmatchcase(text, one) or text in SWITCHES.get(one, ()) for one in patterns.split("|"))
 
 
 def holds(given: Settings, where: Mapping[str, str]) -> bool:

@@ -7,7 +7,9 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.launch.experiment import Experiment
+from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.learning.started_experiment import start
 
 TRAINER = """
 model_name_or_path: meta-llama/Llama-2-7b-hf
@@ -170,6 +172,24 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "encoder": ("train.sh", "torchrun pretrain_bert.py --num-layers 24 --micro-batch-size 4\n", "trains BERT, T5"),
     "images": ("train.sh", "torchrun train.py --num-layers 24 --micro-batch-size 4 --img-h 336\n", "images and text"),
     "TPUs": ("train.sh", "export LIBTPU_INIT_ARGS=--xla_x=1\n" + MAXTEXT, "starts TPUs"),
+    "policies of torchtune": (
+        "t.yaml",
+        TORCHTUNE + "loss: {_component_: torchtune.dev.rl.loss.GRPOSimpleLoss}\n",
+        "a step of this kind",
+    ),
+    "other devices": ("t.yaml", TORCHTUNE + "device: xpu\n", "starts devices for which no hardware file is"),
+    "NPUs": ("train.sh", "export HCCL_CONNECT_TIMEOUT=9\n" + CHAT, "starts Ascend NPUs"),
+    "prefixes": ("train.sh", CHAT.replace("--zero", "--pre_seq_len 128 --zero"), "pre_seq_len: 128 trains a part"),
+    "sizes of a program": (
+        "train.sh",
+        "torchrun train.py --model-provider llava_vlm --num-layers 2 --micro-batch-size 1\n",
+        "its program",
+    ),
+    "another program of EasyLM": (
+        "train.sh",
+        "python3 -m EasyLM.models.llama.llama_train_ppo --mesh_dim='1,1,1' --load_llama_config_policy='7b'\n",
+        "a program which is not read",
+    ),
     "teacher": ("train.yaml", AUTOMODEL + "teacher_model: {pretrained_model_name_or_path: x}\n", "a teacher"),
 }
 
@@ -244,6 +264,20 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
         AUTOMODEL.replace("dataset: {seq_length: 2048}", "packed_sequence: {pack_size: 4096}"),
         {"seq_length": 4096},
     ),
+    "rollouts of fewer prompts than a mini-batch": (
+        "train.sh",
+        ACTOR.replace(
+            "ppo_mini_batch_size", "x=1 data.train_batch_size=16 actor_rollout_ref.actor.ppo_mini_batch_size"
+        ),
+        {"batch": 64},
+    ),
+    "sequences of ms-swift": (
+        "args.json",
+        """{"model": "Qwen/Qwen2.5-7B", "tuner_type": "full", "lora_rank": 8, "target_modules": ["all-linear"],
+        "per_device_train_batch_size": 2, "max_length": 4096, "gradient_accumulation_steps": 2, "fsdp": "full_shard",
+        "sequence_parallel_size": 2, "gradient_checkpointing": 1, "num_processes": 8}""",
+        {"cp": 2, "cp_comm": "a2a", "batch": 16, "recompute": "full", "sharding": "fsdp2"},
+    ),
     "ZeRO": ("train.sh", CHAT, {"sharding": "fsdp2", "seq_length": 512, "batch": 64}),
 }
 
@@ -254,6 +288,23 @@ def test_sizes_that_other_keys_give(tmp_path: Path, name: str) -> None:
     read = job(tmp_path, file, text)
     found = {**read.row, "seq_length": read.seq_length, "batch": read.global_batch_size}
     assert {key: found[key] for key in sizes} == sizes
+
+
+@pytest.mark.parametrize(
+    ("tuner", "task", "trained"),
+    [
+        ("lora --target_modules linear_qkv linear_fc1 linear_fc2", "lora", 3 * 10**8),
+        ("lora --target_modules linear_qkv", "lora", 10**6),
+        ("lora", "lora", 3 * 10**8),
+        ("full", "pretrain", 10**10),
+    ],
+)
+def test_each_expert_of_ms_swift_has_adapters_of_its_own(tmp_path: Path, tuner: str, task: str, trained: int) -> None:
+    text = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 2048 --lora_rank 8 --tuner_type " + tuner
+    (tmp_path / "train.sh").write_text("NPROC_PER_NODE=8 " + text + "\n", encoding="utf-8")
+    space = space_of(start(tmp_path / "train.sh", "h100", 0), [], None, "")
+    assert space.workload.task == task
+    assert trained < space.model.trained_params < 10 * trained
 
 
 def test_devices_of_a_file_are_those_it_names(tmp_path: Path) -> None:

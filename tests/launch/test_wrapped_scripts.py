@@ -131,6 +131,16 @@ def test_a_script_that_starts_one_beside_it_is_read_as_that(tmp_path: Path, star
     assert (job.row["micro_batch_size"], job.seq_length, job.world.gpus) == (2, 2048, 8)
 
 
+@pytest.mark.parametrize("started", ["bash -e ./inner.sh $ALL", "srun --label -N 4 box exec -B /a ./inner.sh $ALL"])
+def test_options_that_a_script_hands_to_another_reach_its_program(tmp_path: Path, started: str) -> None:
+    (tmp_path / "inner.sh").write_text('source /opt/activate\npython "$@"\n')
+    (tmp_path / "run.sh").write_text(
+        f'#SBATCH --nodes=4\n#SBATCH --gpus-per-node=mi250:8\nALL="pretrain_gpt.py {MEGATRON}"\n{started}\n'
+    )
+    job = read_experiment(tmp_path / "run.sh")
+    assert (job.world.gpus, job.row["tp"], job.global_batch_size) == (32, 2, 64)
+
+
 MEGATRON = (
     "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --num-layers 24 --hidden-size 2048"
 )

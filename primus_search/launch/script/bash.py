@@ -469,11 +469,12 @@ class Script:
 
 def _script_run(words: list[str], i: int) -> list[str]:
     """The script that the word at a place starts, and its arguments; empty where it starts none."""
-    rest = [one for one in words[i + 1 :] if not one.startswith("-")]
+    rest = words[i + 1 :]
+    plain = rest[next((n for n, one in enumerate(rest) if not one.startswith("-")), len(rest)) :]
     if words[i] in ("srun", "sbatch"):
         named = rest[next((n for n, one in enumerate(rest) if one.endswith((".sh", ".slurm", ".sbatch"))), len(rest)) :]
-        return named or (rest if words[i] == "sbatch" else [])
-    return rest if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
+        return named or (plain if words[i] == "sbatch" else [])
+    return plain if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
 
 
 def short(text: str) -> str:
