@@ -19,9 +19,9 @@ import yaml
 
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
+from primus_search.files.python_calls import PythonModule, plain
 from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
-from primus_search.launch.read.python_calls import PythonModule, plain
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of
 from tools.bridge_recipes import configurations, given
 

@@ -1,4 +1,5 @@
-"""Our own files as typed values: YAML with its lines, where named files lie, hardware, stacks, frameworks, evidence.
+"""Our own files as typed values: YAML with its lines, where named files lie, hardware, stacks, frameworks, evidence;
+Python files by their syntax tree.
 
 May import: cost, space, schedule, values, base.
 """

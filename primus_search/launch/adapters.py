@@ -45,18 +45,12 @@ class LoraKeys:
     @property
     def read(self) -> frozenset[str]:
         """Every key."""
-        return frozenset(
-            (
-                *self.when,
-                *self.unless,
-                *self.rank,
-                *self.alpha,
-                *self.dropout,
-                *self.modules,
-                *self.switches,
-                *self.bases,
-            )
-        )
+        return frozenset((*self.when, *self.unless, *self.numbers, *self.modules, *self.switches, *self.bases))
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The keys of rank, alpha and dropout."""
+        return (*self.rank, *self.alpha, *self.dropout)
 
     def left_open(self, given: Settings) -> tuple[str, ...]:
         """Rank and modules, where a file sets none of their keys."""

@@ -7,9 +7,9 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.files.known_keys import key_table
+from primus_search.files.python_calls import CallRecord, PythonModule, Unknown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.experiments import read_experiment
-from primus_search.launch.read.python_calls import CallRecord, PythonModule, Unknown
 from primus_search.launch.read.torchtitan_command import CONFIGS
 from primus_search.launch.refusals import refused
 from tests.support.judge.checkouts import needs, sources

@@ -98,7 +98,7 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     if path.suffix == ".json" and is_dump(text):
         return of_dump
     if launcher := launcher_of(path, text):
-        return lambda path, text, world, model, *_: read_launcher(path, text, launcher, world, model, of_settings)
+        return partial(read_launcher, launcher=launcher, of_contract=of_settings)
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":

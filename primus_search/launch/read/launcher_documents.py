@@ -5,15 +5,15 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
 from primus_search.files.source import parse
-from primus_search.launch.read.python_calls import CallRecord, Name, PythonModule, Unknown
 from primus_search.launch.read.torchtitan import flattened
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.script.shell_variables import MARK, UNSET
 
 ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
 MOST_PARENTS = 8
@@ -65,6 +65,64 @@ def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]
             yield "", folder / one
         elif isinstance(one, dict):
             yield from ((f"{group}.", folder / str(group) / f"{name}.yaml") for group, name in one.items())
+
+
+def of_program(path: Path, text: str) -> dict[str, Any]:
+    """What the calls of a program in Python are given, by the name of the call, with the one before it too
+    (`llama3_8b.pretrain_recipe.num_nodes`), and alone for those that configure.
+
+    It is followed twice: what calls are given, defaults of its command line among that, is what fields of its own
+    arguments have then. What only a run has, or is given twice, is a `MARK`ed name.
+    """
+    calls = PythonModule.of(path, text).started({})
+    given = [pair for call in calls for pair in call.fields.items()]
+    options = {key: one for key, one in _once(given).items() if one is None or isinstance(one, int | float | str)}
+    made = PythonModule.of(path, text).started(options)
+    names = [("", *call.name.split("."))[-2:] for call in made]
+    called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
+    return called | {key: _said(one) for key, one in _once(list(_of_calls(made))).items()}
+
+
+def _said(value: Any) -> Any:
+    """A value as a document has it; what only a run has, what a function returns among that, as a `MARK`ed text."""
+    is_returned = isinstance(value, CallRecord) and value.last[:1].islower() and value.name != "dict"
+    text = f"{value.name}()" if is_returned else value.text if isinstance(value, Unknown) else ""
+    return f"{MARK}{text}{MARK}" if text else written(_plain(value))
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The value of each key; `Unknown` where it has several."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        has = found.get(key)
+        differs = isinstance(value, int | str) and isinstance(has, int | str) and has != value
+        if key not in found or not isinstance(value, Unknown):
+            found[key] = Unknown(key) if differs else value
+    return found
+
+
+CONFIGURES = re.compile(r"Config|Arguments|Args|Trainer|^get_peft_model$|^from_pretrained$")
+"""Calls whose arguments are settings of a job without the call's name."""
+
+
+def _of_calls(made: Sequence[CallRecord]) -> Iterator[tuple[str, Any]]:
+    """Arguments of calls under the names of `of_program`."""
+    for call in made:
+        before, _, last = ".".join(call.name.split(".")[-2:]).rpartition(".")
+        given = dict(_below({**{str(at): one for at, one in enumerate(call.arguments)}, **call.fields}))
+        yield from ((f"{before}.{last}.{key}", one) for key, one in given.items())
+        yield from ((f"{last}.{key}", one) for key, one in given.items())
+        if CONFIGURES.search(last):
+            yield from ((key, one) for key, one in given.items() if not key.isdigit() and one is not None)
+
+
+def _below(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Fields with those of parts that are no calls, by dotted names."""
+    for key, value in fields.items():
+        if isinstance(value, CallRecord) and not value.name:
+            yield from ((f"{key}.{name}", one) for name, one in _below(value.fields))
+        else:
+            yield key, value
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY, Settings
 from primus_search.values.model import Model
 
-_NAME = re.compile(r"[A-Za-z_][\w.]*")
+NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model: Model | None) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def _dividing(most: int, samples: int) -> int:
 def names_in(launcher: Launcher, *settings: str) -> set[str]:
     """Every name that a formula of a launcher has; those of some settings, where any are named."""
     ways = [many for key, many in launcher.formulas.items() if not settings or key in settings]
-    return {word for many in ways for one in many for word in _NAME.findall(one)}
+    return {word for many in ways for one in many for word in NAME.findall(one)}
 
 
 @lru_cache

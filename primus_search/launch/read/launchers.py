@@ -8,7 +8,7 @@ them (`Launcher`); nothing here knows a launcher. A key that no table has is lis
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -24,8 +24,16 @@ from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
-from primus_search.launch.read.launcher_documents import ENDS, settings_of, written
-from primus_search.launch.read.launcher_formulas import BATCH, first_known, names_in, settings_read, sized
+from primus_search.launch.read.launcher_documents import ENDS, of_program, settings_of, written
+from primus_search.launch.read.launcher_formulas import (
+    BATCH,
+    MICRO_BATCH,
+    NAME,
+    first_known,
+    names_in,
+    settings_read,
+    sized,
+)
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
@@ -45,11 +53,13 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
     """The launcher that a file is written for; None where it is none of them."""
     is_script = path.suffix not in ENDS
     try:
-        given = {} if is_script else settings_of(path, text)
+        document = {} if is_script else settings_of(path, text)
+        program = of_program(path, text) if path.suffix == ".py" else {}
     except (InputError, ValueError):
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
     for one in launchers().values():
+        given = program if one.calls else document
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, script(), one)[0] if has_command else given
         is_its = has_command or not (is_script or one.is_command)
@@ -134,14 +144,17 @@ OfContract = Callable[[Path, Framework, Settings, int, Model | None, World], Exp
 
 
 def read_launcher(
-    path: Path, text: str, launcher: Launcher, world: int, model: Model | None, of_contract: OfContract
-) -> Experiment:
+    path: Path, text: str, world: int, model: Model | None, arguments: Sequence[str] = (), *,
+    launcher: Launcher, of_contract: OfContract,
+) -> Experiment:  # fmt: skip
     """The job that a file of a launcher starts, on `world` GPUs where the file does not say how many.
 
     Raises ValueError where adapters alone are trained, and where a setting that counts has no value.
     """
     if path.suffix in ENDS:
-        given, runs, variables = {PROGRAM: path.stem, **settings_of(path, text)}, [list[str]()], dict[str, str]()
+        own = of_program(path, text) if launcher.calls else settings_of(path, text)
+        given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in _words([*arguments])}}
+        runs, variables = [list[str]()], dict[str, str]()
     else:
         given, runs, variables = _of_script(path, bash.followed(text, os.environ, path.parent), launcher)
     if not runs:
@@ -176,6 +189,7 @@ def of_given(
     """The job of settings under the names of a launcher, as `read_launcher`."""
     given, stated = _stated(launcher, given)
     _refuse(launcher, given)
+    _refuse_unknown(launcher, [given[key] for key in launcher.lora.numbers if key in given and launcher.calls])
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     by_default = launcher.lora.left_open(given) if lora else ()
@@ -185,12 +199,10 @@ def of_given(
     notes += _of_model(next((str(stated[key]) for key in launcher.model if stated.get(key)), ""), model, loaded)
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
-    read_by = {} if BATCH in found else {key: given[key] for key in names_in(launcher, BATCH) & given.keys()}
-    values = [*read_by.values(), *(found[key] for key in counts & found.keys())]
-    missing = sorted({name for value in values for name in UNSET.findall(str(value))})
-    if missing:
-        named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
-        raise ValueError(f"depends on {named}: set them in the environment (NAME=value before the command), or --args")
+    sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
+    read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
+    values = [*read_by, *(found[key] for key in counts & found.keys())]
+    _refuse_unknown(launcher, values)
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
@@ -228,6 +240,31 @@ def of_given(
             *launcher.notes,
         ),
     )
+
+
+def _refuse_unknown(launcher: Launcher, values: Sequence[Any]) -> None:
+    """Raises ValueError with the variables, or what of a program only a run has, that values depend on."""
+    missing = sorted({name for value in values for name in UNSET.findall(str(value))})
+    if missing:
+        named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
+        of_script = "set them in the environment (NAME=value before the command), or --args"
+        raise ValueError(f"depends on {named}: {PROGRAM_ARGS if launcher.calls else of_script}")
+
+
+PROGRAM_ARGS = "--args '--NAME VALUE' gives them"
+"""How a program in Python is told what only a run has."""
+
+
+SIZES = (BATCH, MICRO_BATCH, "seq_length")
+"""Settings that formulas give of what a file sets, each of which is to have a value there."""
+
+
+def _is_sized(launcher: Launcher, name: str, given: Settings) -> bool:
+    """Whether one of the formulas of a setting, if it has any, has names that the file gives, each with a value; of a
+    command that is asked for its batch alone."""
+    ways = [[str(given[one]) for one in NAME.findall(way) if one in given] for way in launcher.formulas.get(name, ())]
+    is_open = name == BATCH and not launcher.calls
+    return not ways or (not is_open and any(way and not UNSET.search(" ".join(way)) for way in ways))
 
 
 def _stated(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:

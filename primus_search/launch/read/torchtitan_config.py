@@ -17,10 +17,10 @@ from primus_search.base.errors import Problem
 from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
+from primus_search.files.python_calls import EVERY, CallRecord, Name, PythonModule, Unknown
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read import torchtitan_models
-from primus_search.launch.read.python_calls import EVERY, CallRecord, Name, PythonModule, Unknown
 from primus_search.launch.read.torchtitan import CLASSED, READ, flattened, nested
 from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
 from primus_search.launch.refusals import typed

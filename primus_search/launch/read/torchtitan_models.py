@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.files.known_keys import key_table
-from primus_search.launch.read.python_calls import CallRecord, PythonModule, plain
+from primus_search.files.python_calls import CallRecord, PythonModule, plain
 from primus_search.values.model import Attention, Constants, LatentAttention, MixtureOfExperts, Model
 
 Fields = Mapping[str, Any]

@@ -9,6 +9,7 @@ Functions of the file, and of files that it imports and that are there, are foll
 
 import ast
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -76,9 +77,17 @@ def _times(left: Any, right: Any) -> Any:
     return left * right
 
 
+def _power(base: Any, by: Any) -> Any:
+    if not 0 <= by <= MOST_BITS or abs(base) > MOST_BITS:
+        raise OverflowError
+    return base**by
+
+
+MOST_BITS = 64
 _OPERATORS: Mapping[type[ast.AST], Any] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Pow: _power, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
+    ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
     ast.IsNot: operator.ne, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
@@ -93,6 +102,11 @@ class PythonModule:
     functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
     stored: dict[str, Any] = field(default_factory=dict)
+    made: list[CallRecord] = field(default_factory=list)
+    body: list[ast.stmt] = field(default_factory=list)
+    entered: set[str] = field(default_factory=set)
+    options: dict[str, Any] | None = None
+    guess: str = ""
     depth: int = 0
     steps: int = 0
 
@@ -103,7 +117,7 @@ class PythonModule:
             tree = ast.parse(read_text(path, most=MAX_TABLE_BYTES) if text is None else text)
         except (SyntaxError, RecursionError) as error:
             raise ValueError(f"is no Python that can be read: {error}") from None
-        found = cls(path, depth=depth)
+        found = cls(path, depth=depth, body=tree.body)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 found.functions[node.name] = node
@@ -111,9 +125,28 @@ class PythonModule:
                 found._statement(node, found.names)
         return found
 
+    def started(self, options: dict[str, Any]) -> list[CallRecord]:
+        """The calls of the file as a program, fields of its data classes first: what it runs, then functions that it
+        only names. Parameters of those are `Unknown`, their fields those of `options`; what stands under a test that
+        has no answer is `Unknown`, too."""
+        self.options, self.names["__name__"] = options, "__main__"
+        for node in self.body:
+            if isinstance(node, ast.ClassDef):
+                given = [(one.target, one.value) for one in node.body if isinstance(one, ast.AnnAssign) and one.value]
+                fields = {ast.unparse(target): _default(self._value(value, self.names)) for target, value in given}
+                self.made.append(CallRecord(node.name, (), fields))
+                methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
+                self.functions |= {f"{node.name}.{one.name}": one for one in methods}
+        self._run([one for one in self.body if isinstance(one, ast.Expr | ast.If | ast.With | ast.Try)], self.names)
+        for name in self.functions:
+            if name not in self.entered:
+                self.returned(name)
+        return self.made
+
     def returned(self, name: str, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None) -> Any:
         """What a function returns. Raises ValueError where it calls itself without end."""
         node = self.functions[name]
+        self.entered.add(name)
         self.depth += 1
         if self.depth > DEEPEST:
             raise ValueError("functions of the file call each other without end")
@@ -143,7 +176,7 @@ class PythonModule:
 
     def _statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         match node:
-            case ast.Return(value):
+            case ast.Return(value) if not self.guess:
                 raise _Return(None if value is None else self._value(value, scope))
             case ast.Assign(targets, value):
                 found = self._value(value, scope)
@@ -160,9 +193,13 @@ class PythonModule:
                 answer = self._value(test, scope)
                 if not isinstance(answer, Unknown | CallRecord | Name):
                     self._run(body if answer else otherwise, scope)
+                elif self.options is not None:
+                    before, self.guess = self.guess, ast.unparse(test)[:80]
+                    self._run([*body, *otherwise], scope)
+                    self.guess = before
             case ast.For(target, over, body):
                 self._loop(target, self._value(over, scope), body, scope)
-            case ast.With(_, body):
+            case ast.With(_, body) | ast.Try(body):
                 self._run(body, scope)
             case ast.Import(names):
                 for alias in names:
@@ -215,6 +252,7 @@ class PythonModule:
             self._run(body, scope)
 
     def _assign(self, target: ast.expr, value: Any, scope: dict[str, Any]) -> None:
+        value = Unknown(self.guess) if self.guess else value
         match target:
             case ast.Name(name):
                 scope[name] = value
@@ -222,8 +260,11 @@ class PythonModule:
                 owner = self._value(of, scope)
                 if isinstance(owner, CallRecord):
                     owner.fields[name] = value
-            case ast.Tuple(parts) | ast.List(parts) if isinstance(value, list | tuple) and len(parts) == len(value):
-                for part, one in zip(parts, value, strict=True):
+                elif owner == SELF and self.options is not None:
+                    self.options[name] = value
+            case ast.Tuple(parts) | ast.List(parts):
+                is_list = isinstance(value, list | tuple) and len(parts) == len(value)
+                for part, one in zip(parts, value if is_list else map(_unknown, parts), strict=True):
                     self._assign(part, one, scope)
             case ast.Subscript(of, key):
                 owner, at = self._value(of, scope), self._value(key, scope)
@@ -288,46 +329,81 @@ class PythonModule:
             return unknown
         return unknown if isinstance(found, int) and abs(found) >= LARGEST else found
 
-    @staticmethod
-    def _attribute(owner: Any, name: str) -> Any:
+    def _attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, CallRecord):
             return owner.part(name)
-        return Name(f"{owner.name}.{name}") if isinstance(owner, Name) else Unknown(name)
+        if isinstance(owner, Name):
+            return Name(f"{owner.name}.{name}")
+        return (self.options or {}).get(name, Unknown(name))
 
     def _call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
         arguments = [self._value(one, scope) for one in node.args if not isinstance(one, ast.Starred)]
-        keywords = dict(self._keywords(node, scope))
+        keywords = {key: Unknown(self.guess) if self.guess else one for key, one in self._keywords(node, scope)}
         if isinstance(node.func, ast.Attribute):
             owner = self._value(node.func.value, scope)
+            if node.func.attr == "add_argument" and arguments:
+                option = str(arguments[-1]).lstrip("-").replace("-", "_")
+                self.made.append(CallRecord("Arguments", (), {option: keywords.get("default")}))
             if isinstance(owner, list) and node.func.attr in ("append", "extend", "insert"):
                 owner += (
                     arguments[-1] if node.func.attr == "extend" and isinstance(arguments[-1], list) else arguments[-1:]
                 )
                 return None
+            if isinstance(owner, dict) and node.func.attr == "get" and arguments and isinstance(arguments[0], str):
+                return owner.get(*arguments[:2])
             if isinstance(owner, CallRecord):
+                self.made.append(CallRecord(f"{owner.last}.{node.func.attr}", tuple(arguments), keywords))
                 of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
                 return owner.part(f"{EVERY}{of}") if node.func.attr == "traverse" else Unknown(ast.unparse(node)[:80])
         function = self._value(node.func, scope)
         if (followed := self._followed(function)) is not None:
             module, name = followed
             module.steps, module.depth = max(module.steps, self.steps), max(module.depth, self.depth)
-            return module.returned(name, arguments, keywords)
+            found = module.returned(name, arguments, keywords)
+            self.made += module.made if module is not self else []
+            return found
         name = function.name if isinstance(function, Name) else ""
+        if isinstance(function, CallRecord) and function.name:
+            name = f"{function.last}.called"
         if name.rpartition(".")[2] in ("replace", "deepcopy") and arguments and isinstance(arguments[0], CallRecord):
             copied = deepcopy(arguments[0])
             copied.fields |= keywords
             return copied
         if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
             return list(arguments[0])
-        return CallRecord(name, tuple(arguments), keywords) if name else Unknown(ast.unparse(node)[:80])
+        if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float):
+            return int(arguments[0]) if name == "int" and isinstance(arguments[0], float) else arguments[0]
+        if name in ("os.environ.get", "os.getenv"):
+            return os.environ.get(*map(str, arguments)) if arguments[1:] else Unknown(f"${arguments[0]}")
+        if name.rpartition(".")[2] in WRAPPED and arguments and isinstance(arguments[0], Name):
+            name, *arguments = arguments[0].name, *arguments[1:]
+        if not name:
+            return Unknown(ast.unparse(node)[:80])
+        self.made.append(CallRecord(name, tuple(arguments), keywords))
+        return self.made[-1]
 
     def _keywords(self, node: ast.Call, scope: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for one in node.keywords:
             value = self._value(one.value, scope)
             if one.arg is not None:
                 yield one.arg, value
-            elif isinstance(value, dict):
+            elif isinstance(value := value.fields if isinstance(value, CallRecord) else value, dict):
                 yield from ((key, part) for key, part in value.items() if isinstance(key, str))
+
+
+def _unknown(node: ast.expr) -> Unknown:
+    return Unknown(ast.unparse(node)[:80])
+
+
+SELF = Unknown("self")
+"""An object of a class of the file, whose attributes are kept with the options."""
+WRAPPED = ("Partial", "Config", "partial")
+"""Calls that keep another with its arguments (NeMo-Run, functools)."""
+
+
+def _default(value: Any) -> Any:
+    """What `field(default=...)` of a data class gives."""
+    return value.fields.get("default") if isinstance(value, CallRecord) and value.last == "field" else value
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,169 @@
+"""Jobs whose file is a program in Python: its calls are followed by the syntax tree and nothing of it is run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.launcher_documents import of_program
+from tests.support.launched import assert_read
+
+RECIPE = """
+import nemo_run as run
+from nemo.collections import llm
+from nemo.collections.llm.recipes.precision.mixed_precision import bf16_with_fp8_mixed
+
+def configure(nodes: int = 1, gpus: int = 8):
+    recipe = llm.llama3_70b.pretrain_recipe(dir="/out", num_nodes=nodes, num_gpus_per_node=gpus)
+    recipe.trainer.strategy.tensor_model_parallel_size = 8
+    recipe.data.global_batch_size = 256
+    return recipe
+
+if __name__ == "__main__":
+    run.run(configure(nodes=8), executor=run.LocalExecutor())
+"""
+TUNED = """
+from nemo.collections import llm
+recipe = llm.llama3_70b.finetune_recipe(num_nodes=1, num_gpus_per_node=8, peft_scheme={scheme})
+"""
+OLMO = """
+from functools import partial
+from olmo_core.internal.experiment import build_config, main
+SEQUENCE_LENGTH = 4096
+
+def build_model_config(common):
+    return TransformerConfig.olmo2_7B(vocab_size=common.tokenizer.padded_vocab_size())
+
+def build_train_module_config(common):
+    size = 2 * common.max_sequence_length
+    return TransformerTrainModuleConfig(
+        rank_microbatch_size=size,
+        dp_config=TransformerDataParallelConfig(name=DataParallelType.fsdp),
+        ac_config=TransformerActivationCheckpointingConfig(mode=TransformerActivationCheckpointingMode.full),
+        optim=SkipStepAdamWConfig(lr=3e-4))
+
+if __name__ == "__main__":
+    main(config_builder=partial(
+        build_config, global_batch_size=1024 * SEQUENCE_LENGTH, max_sequence_length=SEQUENCE_LENGTH,
+        model_config_builder=build_model_config, train_module_config_builder=build_train_module_config))
+"""
+TRAINER = """
+import argparse
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, TrainingArguments
+from trl import SFTTrainer
+
+class Tuning:
+    def __init__(self, args):
+        self.name = args.model_name
+
+    def train(self):
+        model = AutoModelForCausalLM.from_pretrained(self.name, torch_dtype=torch.bfloat16)
+        given = TrainingArguments(per_device_train_batch_size=2, gradient_accumulation_steps=4, bf16=True)
+        SFTTrainer(model=model, args=given, max_seq_length=2048).train()
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name", default="mistralai/Mistral-7B-v0.1")
+Tuning(parser.parse_args()).train()
+"""
+SLOTH = """
+from unsloth import FastLanguageModel
+from trl import SFTTrainer, SFTConfig
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-4B", max_seq_length=2048)
+model = FastLanguageModel.get_peft_model(model, r=32, lora_alpha=64, target_modules=["q_proj", "v_proj"])
+trainer = SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, gradient_accumulation_steps=4))
+"""
+GRPO = """
+from trl import GRPOConfig, GRPOTrainer
+config = dict(per_device_train_batch_size=8, max_prompt_length=512, max_completion_length=1024, bf16=True)
+GRPOTrainer(model="Qwen/Qwen2.5-0.5B-Instruct", args=GRPOConfig(**config), reward_funcs=score)
+"""
+FILES = {
+    "recipe.py": RECIPE,
+    "full.py": TUNED.format(scheme="None"),
+    "lora.py": TUNED.format(scheme="'lora'"),
+    "olmo.py": OLMO,
+    "tune.py": TRAINER,
+    "sloth.py": SLOTH,
+    "grpo.py": GRPO,
+}
+JOBS: dict[str, dict[str, Any]] = {
+    "recipe.py": {"program": "NeMo 2 (recipe in Python)", "seq_length": 8192, "batch": 256, "gpus": 64, "tp": 8,
+                  "pp": 4, "vpp": 5, "cp": 2, "micro_batch_size": 1, "sharding": "distributed_optimizer"},
+    "full.py": {"program": "NeMo 2 (fine-tuning recipe in Python)", "tp": 8, "pp": 4, "batch": 128, "seq_length": 2048},
+    "lora.py": {"program": "NeMo 2 (LoRA recipe in Python)", "tp": 8, "pp": 1, "batch": 128, "gpus": 8},
+    "olmo.py": {"program": "OLMo-core (FSDP)", "seq_length": 4096, "batch": 1024, "micro_batch_size": 2,
+                "recompute": "full"},
+    "tune.py": {"program": "Hugging Face Trainer (program in Python)", "seq_length": 2048, "micro_batch_size": 2,
+                "batch": 128, "state_format": "bf16_all", "recompute": "none"},
+    "sloth.py": {"program": "Unsloth (program in Python)", "seq_length": 2048, "batch": 8, "micro_batch_size": 2},
+    "grpo.py": {"program": "Hugging Face Trainer (GRPO, program in Python)", "seq_length": 1536, "batch": 128},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_program_is_the_job_that_its_calls_configure(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(FILES[name])
+    assert_read(tmp_path / name, JOBS[name])
+
+
+def test_adapters_of_programs_have_their_rank_modules_and_base(tmp_path: Path) -> None:
+    (tmp_path / "sloth.py").write_text(SLOTH)
+    lora = {"rank": 32, "alpha": 64.0, "dropout": 0, "modules": ["q_proj", "v_proj"], "base": "nf4"}
+    assert read_experiment(tmp_path / "sloth.py").tuning == {"task": "qlora", "lora": lora}
+    (tmp_path / "sloth.py").write_text(SLOTH.replace("max_seq", "load_in_4bit=False, max_seq"))
+    assert read_experiment(tmp_path / "sloth.py").tuning["task"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("at", "under", "why"),
+    [
+        ("given = ", "given = TrainingArguments(per_device_train_batch_size=count()) or ", "depends on "),
+        (
+            "model = Auto",
+            "if cuda():\n            LoraConfig(r=16)\n        model = Auto",
+            r"depends on cuda\(\): --args",
+        ),
+        ("model = Auto", "VeraConfig()\n        model = Auto", "VeraConfig: peft trains a part"),
+        ("SFTTrainer(", "KTOTrainer(", "KTOTrainer: .* is not read; fine-tuning, dpo and grpo are"),
+        ("per_device_train_batch_size=2", "per_device_train_batch_size=hosts()", r"depends on hosts\(\): --args"),
+        ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "no decoder of text"),
+    ],
+)
+def test_what_only_a_run_has_or_is_not_modelled_is_refused(tmp_path: Path, at: str, under: str, why: str) -> None:
+    text = TRAINER.replace("import LoraConfig", "import LoraConfig, VeraConfig")
+    text = text.replace("import SFTTrainer", "import KTOTrainer, SFTTrainer").replace(at, under)
+    text = text.replace("import AutoModelForCausalLM", "import AutoModelForCausalLM, AutoModelForSeq2SeqLM")
+    (tmp_path / "tune.py").write_text(text)
+    with pytest.raises(InputError, match=why):
+        read_experiment(tmp_path / "tune.py", 8)
+
+
+def test_arguments_give_what_only_a_run_has(tmp_path: Path) -> None:
+    text = OLMO.replace(
+        "    return TransformerTrain", "    if all(common.names):\n        size *= 2\n    return TransformerTrain"
+    )
+    (tmp_path / "olmo.py").write_text(text)
+    with pytest.raises(InputError, match=r"depends on all\(common.names\): --args '--NAME VALUE' gives them"):
+        read_experiment(tmp_path / "olmo.py")
+    job = read_experiment(tmp_path / "olmo.py", 8, arguments=["--rank_microbatch_size", "16384"])
+    assert job.row["micro_batch_size"] == 4
+
+
+def test_a_setting_given_twice_has_no_value_and_a_default_of_the_command_line_has() -> None:
+    text = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("-n", "--nodes", type=int, default=2 ** 3)
+args = parser.parse_args()
+settings = {"seed": 3}
+Job.Config(nodes=args.nodes * 2, seed=settings.get("seed", 1), name=str(args.nodes))
+Job.Config(seed=4)
+def never(path, count: int = 5): Job.other(count=count, place=path)
+"""
+    found = of_program(Path("job.py"), text)
+    assert (found["Job.Config.nodes"], found["Job.Config.name"], found["Job.other.count"]) == (16, 8, 5)
+    assert found["Job.Config.seed"] == "\0Job.Config.seed\0"
+    assert found["other.place"] == "\0path\0"
