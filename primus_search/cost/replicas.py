@@ -38,7 +38,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     is_across = cluster.stack.sharding.shards_optimizer_across & (c.sharding == Sharding.HSDP)
     is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     group = np.where(is_across, replicas, c.shard_ranks(replicas))
-    group = np.where(is_zero1, np.maximum(group / cluster.stack.sharding.optimizer_copies, 1.0), group)
+    group = np.maximum(group / c.optimizer_copies(cluster.stack.sharding.optimizer_copies), 1.0)
     is_sharded = (c.sharding != Sharding.NONE) | (c.optimizer == Optimizer.DIST_MUON)
     owned = dense / np.where(is_sharded, group, 1)
     owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)

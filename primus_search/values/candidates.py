@@ -261,6 +261,11 @@ class Candidates:
         """Ranks that share one sharded copy, of so many replicas."""
         return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
 
+    def optimizer_copies(self, number: float) -> Floats:
+        """Copies of what replicas share, where so many are told: of ZeRO-1's optimizer, and of ZeRO-2's gradients."""
+        shared = np.isin(self.sharding, (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.ZERO2))
+        return np.where(shared, number, 1.0)
+
     def order(self, row: int, launcher: str = "") -> PipelineOrder:
         """What decides the order of a row's passes; without a pipeline, every schedule is 1F1B."""
         return self.placement(row)._replace(group=int(self.microbatch_group[row]), launcher=launcher)

@@ -37,9 +37,9 @@ def allocated(count: int, seed: int, most: int) -> Bytes:
 def differences(job: dict[str, Any], folder: Path) -> dict[str, tuple[list[float], list[int]]]:
     """Parts whose bytes differ on some rank: projected, allocated.
 
-    Allocated bytes include the padding of buffers, which is not modelled: below one in a thousand where
-    --ddp-pad-buckets-for-high-nccl-busbw is off, some percent in shards of Megatron-FSDP, whose optimizer may keep
-    masters beside its main weights. A fraction of an optimizer goes to the host by whole tensors.
+    Allocated bytes include the padding of buffers, which is not modelled outside the layers of Megatron-FSDP: below one
+    in a thousand where --ddp-pad-buckets-for-high-nccl-busbw is off. A fraction of an optimizer goes to the host by
+    whole tensors.
     """
     script = folder / "job.sh"
     script.write_text(job["script"], encoding="utf-8")
@@ -48,8 +48,7 @@ def differences(job: dict[str, Any], folder: Path) -> dict[str, tuple[list[float
     is_hosted = job["settings"].get("optimizer_cpu_offload")
     for part in PARTS:
         ours, theirs = getattr(memory, part).tolist(), job[part]
-        most = MOST_BYTES[part] + (4 if part == "optimizer" and job["settings"].get("use_megatron_fsdp") else 0)
-        room = [most * padding for padding in job["padding"]]
+        room = [MOST_BYTES[part] * padding for padding in job["padding"]]
         if part == "optimizer" and is_hosted:
             room = [more + MOST_BYTES[part] * largest for more, largest in zip(room, job["largest"], strict=True)]
         ranks = zip(ours, theirs, room, strict=True)

@@ -5,7 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
+from primus_search.cli.project import of_file
+from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
@@ -73,7 +76,7 @@ def test_it_costs_what_fsdp2_costs_but_for_its_queue_and_the_hosts_time_of_exper
     assert (found.step.total[0] > found.step.total[1]) == (job.model.moe is not None)
     assert found.step.total[0] >= found.step.total[1] and found.step.shard_comm[0] > found.step.shard_comm[2] == 0.0
     assert found.memory.collective_buffers[0] > found.memory.collective_buffers[1]
-    assert np.array_equal(found.memory.optimizer[:1], found.memory.optimizer[1:2])
+    assert 1.0 < found.memory.optimizer[0] / found.memory.optimizer[1] < 1.03  # whole rows for every rank
     assert found.memory.total[0] < found.memory.total[2]
 
 
@@ -108,6 +111,80 @@ def test_an_optimizer_replicated_across_groups_is_priced(said: str, is_told: boo
     )
     found = read_experiment(path, 16)
     assert (found.numbers.get("shards_optimizer_across") is False) == is_told
+
+
+STRATEGIES = {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor", "gradient_accumulation_fusion": False}
+LOW_MOMENTS = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+TORCH = {
+    "use_torch_fsdp2": True, "use_distributed_optimizer": False, "gradient_accumulation_fusion": False,
+    "ckpt_format": "torch_dcp", "overlap_grad_reduce": False, "overlap_param_gather": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "held"),
+    [
+        (STRATEGIES | {"data_parallel_sharding_strategy": "no_shard"}, (2.0, 4.0, 12.0)),
+        (STRATEGIES | {"data_parallel_sharding_strategy": "optim"}, (2.0, 4.0, 12.0 / 8)),
+        (STRATEGIES | {"data_parallel_sharding_strategy": "optim_grads"}, (2.0, 4.0 / 8, 12.0 / 8)),
+        (STRATEGIES | {"data_parallel_sharding_strategy": "optim_grads_params"}, (2.0 / 8, 4.0 / 8, 12.0 / 8)),
+        (
+            STRATEGIES | {"data_parallel_sharding_strategy": "optim_grads", "num_distributed_optimizer_instances": 2},
+            (2.0, 4.0 / 4, 12.0 / 4),
+        ),
+        (
+            STRATEGIES | {"data_parallel_sharding_strategy": "optim_grads_params"} | LOW_MOMENTS,
+            (2.0 / 8, 4.0 / 8, 12.0 / 8),
+        ),
+        (TORCH, (2.0 / 8, 2.0 / 8, 12.0 / 8)),
+        (TORCH | {"data_parallel_replicate_degree": 2}, (2.0 / 4, 2.0 / 4, 12.0 / 4)),
+    ],
+)
+def test_a_parameter_takes_bytes_in_primus_as_its_megatron_shards_it(
+    settings: dict[str, Any], held: tuple[float, ...], tmp_path: Path
+) -> None:
+    """FP32 gradients of Megatron-FSDP (arguments:3127 of d3528a21); torch's FSDP2 has them in the type of the weights.
+
+    Beside moments in BF16 there are Megatron-FSDP's main weights and FusedAdam's own masters (fp8_recipe is delayed
+    where a file does not say it).
+    """
+    named = dict.fromkeys(("work_group", "user_name", "exp_name", "workspace"), "one")
+    job = {"seq_length": 4096, "max_position_embeddings": 4096, "micro_batch_size": 1, "global_batch_size": 64}
+    trainer = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "llama3.1_8B.yaml"}
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(named | {"modules": {"pre_trainer": trainer | {"overrides": job | settings}}}))
+    space, one = of_file(path, "mi300x")
+    memory = memory_by_rank(space.job, one)
+    found = (memory.weights, memory.gradients, memory.optimizer)
+    params = space.job.model.total_params
+    assert [float(part[0]) / params for part in found] == pytest.approx(held, rel=1e-3)
+
+
+LLAMA2_13B = (
+    "pretrain_gpt.py --num-layers 40 --hidden-size 5120 --num-attention-heads 40 --ffn-hidden-size 13824 --seq-length "
+    "4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512 --bf16 --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 151936 --use-megatron-fsdp "
+    "--num-distributed-optimizer-instances 2 --use-distributed-optimizer --ckpt-format fsdp_dtensor "
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "held"),
+    [
+        (128, "optim_grads_params --tensor-model-parallel-size 2 --swiglu --normalization RMSNorm", 61_388_800),
+        (4, "optim --swiglu", 28_592_209_920),
+    ],
+)
+def test_buffers_of_layers_are_filled_up_to_whole_rows_of_every_rank(
+    nodes: int, more: str, held: int, tmp_path: Path
+) -> None:
+    """Bytes of weights that its classes allocate at d98e8a64 (tests.support.megatron_bytes): 9 % more than the
+    parameters of a rank on 512 ranks of two groups, 0.4 % on 16."""
+    path = tmp_path / "run.sh"
+    start = f"torchrun --nnodes {nodes} --nproc-per-node 8 "
+    path.write_text(f"{start}{LLAMA2_13B}--data-parallel-sharding-strategy {more}\n")
+    space, one = of_file(path, "h100")
+    assert float(memory_by_rank(space.job, one).weights[0]) == pytest.approx(held, rel=2e-4)
 
 
 @pytest.mark.parametrize(("name", "held"), [("megatron", 2.0), ("megatron@core_0.16", 4.0), ("primus", 4.0)])

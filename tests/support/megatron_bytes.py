@@ -182,7 +182,8 @@ def of_rank(args: Any, rank: int) -> Iterator[tuple[str, int]]:
             chunks = training.get_model(partial(model_provider.model_provider, gpt_builders.gpt_builder))
             config, overrides = training.get_megatron_optimizer_config(args)
             made = get_megatron_optimizer(config, chunks, config_overrides=overrides, use_gloo_process_groups=False)
-        yield from of_shards(chunks, made) if args.use_megatron_fsdp else of_buffers(chunks, made)
+        held = of_shards if args.use_megatron_fsdp else of_modules if args.use_torch_fsdp2 else of_buffers
+        yield from held(chunks, made)
         yield "largest", largest_tensor(made)
 
 
@@ -196,6 +197,17 @@ def of_buffers(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
     yield "padding", sum(one.numel - one.numel_unpadded for one in buffers)
 
 
+def of_modules(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
+    """Of torch's FSDP2, whose gradients are in the type of the weights; rows are dealt as they divide."""
+    models = {id(one): size(one.to_local()) for chunk in chunks for one in chunk.parameters()}
+    yield "weights", sum(models.values())
+    yield "gradients", sum(models.values())
+    updated = (one for optimizer in inner(made) for group in optimizer.param_groups for one in group["params"])
+    masters = sum(size(one.to_local()) for one in updated if id(one) not in models)
+    yield "optimizer", masters + optimizer_bytes(made, has_own_masters=False)
+    yield "padding", 0
+
+
 def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
     """Of the groups of parameters of Megatron-FSDP, whose main weights are its own."""
     groups = [group for chunk in chunks for group in chunk.module.param_and_grad_buffer.parameter_groups]
@@ -207,8 +219,9 @@ def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
     yield "weights", held("model_weight_buffer") + sum(map(size, whole))
     yield "gradients", held("main_grad_buffer")
     yield "optimizer", held("main_weight_buffer") + optimizer_bytes(made, has_own_masters=False)
+    beside = [group for group in groups if group.fsdp_unit_id is None]
     kinds = ("model_weight_buffer", "main_grad_buffer", "main_weight_buffer")
-    yield "padding", max(sum(map(padding, (group.__getattribute__(kind) for group in groups))) for kind in kinds)
+    yield "padding", max(sum(map(padding, (group.__getattribute__(kind) for group in beside))) for kind in kinds)
 
 
 def padding(buffer: Any) -> int:

@@ -212,9 +212,7 @@ def uncovered(
         for runs in range(-1, chunks * (2 * kinds + 1)):
             number, what = runs // (2 * kinds + 1), runs % (2 * kinds + 1)
             k, is_head, is_again = what // 2, what == 2 * kinds, what % 2 == 1
-            if runs < 0:
-                number = -1
-            elif not _may_run(what, every[r, number], recomputed[r, number], has_head[r, number]):
+            if runs >= 0 and not _may_run(what, every[r, number], recomputed[r, number], has_head[r, number]):
                 continue
             for i in range(first[r], first[r + 1]):
                 if backward[i] != number:

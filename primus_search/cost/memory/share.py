@@ -27,7 +27,7 @@ class Share:
     expert_rows            rows of each of its `local_experts`
     sent_rows              token copies that a device permutes for sending
     shards, expert_shards  devices that share what is sharded of a dense parameter, of an expert's
-    optimizer_groups       groups of HSDP that share the optimizer once more, below 1 for copies of it under ZeRO-1
+    optimizer_groups       groups of HSDP that share the optimizer once more
     kept_moments           share of the optimizer's moments that the device holds
     kv_heads               on one device, at least one       cp_comm  `CpComm` codes, none of them STACK
 
@@ -110,14 +110,12 @@ class Share:
 
     expert_rows: cached_property[Floats] = cached_property(lambda s: s._expert_rows(s._model.moe))
     local_experts: cached_property[Floats] = cached_property(lambda s: s._model.moe.num_experts / s._c.ep)
-    optimizer_groups: cached_property[Floats] = cached_property(lambda s: s._optimizer_groups())
     split_share: cached_property[Floats] = cached_property(lambda s: s.split_tokens / s.tokens)
 
-    def _optimizer_groups(self) -> Floats:
-        sharding = self._stack.sharding
-        is_across = sharding.shards_optimizer_across & (self.sharding == Sharding.HSDP)
-        copies = np.where(self.sharding == Sharding.DISTRIBUTED_OPTIMIZER, sharding.optimizer_copies, 1.0)
-        return np.where(is_across, self.dp * self.cp / self.shards, 1.0 / copies)
+    @cached_property
+    def optimizer_groups(self) -> Floats:
+        is_across = self._stack.sharding.shards_optimizer_across & (self.sharding == Sharding.HSDP)
+        return np.where(is_across, self.dp * self.cp / self.shards, 1.0)
 
     def _expert_rows(self, moe: MixtureOfExperts) -> Floats:
         c = self._c
@@ -130,7 +128,8 @@ class Share:
 
     @cached_property
     def shards(self) -> Floats:
-        return _floats(self._c.shard_ranks(self._degrees.dp * self._c.cp))
+        copies = self._c.optimizer_copies(self._stack.sharding.optimizer_copies)
+        return np.maximum(self._c.shard_ranks(self._degrees.dp * self._c.cp) / copies, 1.0)
 
     @cached_property
     def expert_shards(self) -> Floats:

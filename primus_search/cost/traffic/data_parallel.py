@@ -128,7 +128,7 @@ def _buckets(
 
 def _inside(job: Job, c: Candidates, group: Group) -> Group:
     """Ranks of a group that share one copy of the optimizer."""
-    copies = np.where(c.sharding == Sharding.DISTRIBUTED_OPTIMIZER, int(job.stack.sharding.optimizer_copies), 1)
+    copies = c.optimizer_copies(job.stack.sharding.optimizer_copies).astype(np.int64)
     return Group(np.maximum(group.size // copies, 1), group.stride)
 
 

@@ -154,7 +154,8 @@ class ReplicaTraffic:
     shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
     shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
-    optimizer_copies  Copies of the optimizer's state among the replicas of ZeRO-1, each sharded over its part of them.
+    optimizer_copies  Copies of the optimizer's state among the replicas of ZeRO-1, and of gradients under ZeRO-2, each
+        sharded over its part of them.
     gradient_bucket_params  Parameters whose gradients travel together, at least; the last bucket of a step hides behind
         nothing.
     bucket_params_per_rank  The same for each data-parallel rank, where a bucket grows with their number.
