@@ -94,7 +94,10 @@ def prepared(release: str) -> Megatron:
     def gpt(transformer_layer_spec: Any, mtp_block_spec: Any = None, **settings: Any) -> Any:
         for spec in (transformer_layer_spec, mtp_block_spec):
             whole_down_projections(spec)
-        return gpt_model(transformer_layer_spec=transformer_layer_spec, mtp_block_spec=mtp_block_spec, **settings)
+        made = gpt_model(transformer_layer_spec=transformer_layer_spec, mtp_block_spec=mtp_block_spec, **settings)
+        if settings["config"].fp8_param:
+            quantize(made)
+        return made
 
     gpt_builders.GPTModel = gpt
     for name in ("transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"):
@@ -108,7 +111,37 @@ def prepared(release: str) -> Megatron:
     optimizer.HAVE_EMERGING_OPTIMIZERS = True
     optimizer.Adam = optimizer.SGD = distrib_optimizer.Adam = States
     optimizer.USING_PYTORCH_OPTIMIZER = False
+    with_quantized_tensors()
     return judge
+
+
+def with_quantized_tensors() -> None:
+    """Weights that `quantize` has marked are taken for tensors of Transformer Engine in one byte."""
+    import torch
+    from megatron.core.distributed import param_and_grad_buffer as whole
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import megatron_fsdp
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer as sharded
+    from megatron.core.optimizer import distrib_optimizer
+
+    for module in (whole, sharded, megatron_fsdp, distrib_optimizer):
+        module.is_float8tensor = lambda tensor: hasattr(tensor, "in_two_layouts")
+    whole.modify_underlying_storage = sharded.fp8_set_raw_data = lambda *_: None
+    sharded.fp8_need_transpose_data = lambda tensor: tensor.in_two_layouts
+    sharded.fp8_get_raw_data = lambda tensor, *_: torch.empty(tensor.shape, dtype=torch.uint8, device="meta")
+
+
+def quantize(model: Any) -> None:
+    """Marks the weights of a model that Transformer Engine holds in FP8: of linears in layers of the decoder."""
+    import torch
+    from megatron.core.fp8_utils import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.multi_latent_attention import TELinear
+
+    for module in model.decoder.layers.modules():
+        if isinstance(module, ColumnParallelLinear | RowParallelLinear | TELinear):
+            weight = module.weight
+            weight.in_two_layouts = model.config.fp8_recipe == "mxfp8"
+            weight.clear_high_precision_init_val = lambda: None
+            weight.get_high_precision_init_val = partial(torch.empty, weight.shape, device="meta")
 
 
 def size(tensor: Any) -> int:
@@ -188,10 +221,15 @@ def of_rank(args: Any, rank: int) -> Iterator[tuple[str, int]]:
 
 
 def of_buffers(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
-    """Of the buffers of weights and gradients, whose optimizer may be sharded."""
+    """Of the buffers of weights and gradients, whose optimizer may be sharded; FP8 weights are held by columns as well.
+
+    Source: NVIDIA/TransformerEngine pytorch/tensor: Float8Tensor `_transpose`, which the backward pass of Hopper needs.
+    """
     buffers = [one for chunk in chunks for one in (*chunk.buffers, *chunk.expert_parallel_buffers)]
     own = sum(size(parameter) for chunk in chunks for parameter in chunk.parameters())
-    yield "weights", sum(size(one.param_data) for one in buffers) if buffers[0].param_data is not None else own
+    columns = sum(one.numel() for chunk in chunks for one in chunk.parameters() if hasattr(one, "in_two_layouts"))
+    is_held = buffers[0].param_data is not None
+    yield "weights", sum(size(one.param_data) for one in buffers) + columns if is_held else own
     yield "gradients", sum(size(one.grad_data) for one in buffers)
     yield "optimizer", optimizer_bytes(made)
     yield "padding", sum(one.numel - one.numel_unpadded for one in buffers)
@@ -216,7 +254,7 @@ def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
         return sum(size(one.data) for group in groups if (one := getattr(group, name)) is not None)
 
     whole = (one for group in groups if group.model_weight_buffer is None for one in group.params)
-    yield "weights", held("model_weight_buffer") + sum(map(size, whole))
+    yield "weights", held("model_weight_buffer") + held("transpose_weight_buffer") + sum(map(size, whole))
     yield "gradients", held("main_grad_buffer")
     yield "optimizer", held("main_weight_buffer") + optimizer_bytes(made, has_own_masters=False)
     beside = [group for group in groups if group.fsdp_unit_id is None]

@@ -10,15 +10,13 @@ for each rank, are not padded here.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import lru_cache
-from math import ceil, lcm
 
 import numpy as np
 
 from primus_search.cost.memory.mixer_memory import projection_ranks
-from primus_search.cost.memory.share import Share
-from primus_search.values.candidates import Floats, Sharding
+from primus_search.cost.memory.share import Share, fp8_layouts, in_layer_buffers
+from primus_search.values.candidates import Floats
+from primus_search.values.dealt_buffers import filled
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model, Split
 
@@ -50,30 +48,10 @@ def _mlp(model: Model, hidden: int, width: Floats, copies: Floats | float) -> Ma
 
 def padded(stack: Stack, s: Share, matrices: Matrices, count: Floats, shards: Floats) -> Floats:
     """`count` parameters of a buffer, and what fills it up where Megatron-FSDP deals it to so many ranks."""
-    is_padded = (s.sharding >= Sharding.ZERO2) & (s.sharding != Sharding.FSDP2) & (stack.memory.shard_queue_params > 0)
-    is_padded |= (s.sharding == Sharding.DISTRIBUTED_OPTIMIZER) & stack.memory.pads_dealt_layers
+    is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
         return count
-    numbers = [one for matrix in matrices for one in matrix] + [count, shards * s.optimizer_groups]
+    beside = (count, shards * s.optimizer_groups, fp8_layouts(stack, s))
+    numbers = [one for part in (*matrices, beside) for one in part]
     rows = np.stack([np.broadcast_to(one, s.tp.shape) for one in numbers], axis=1).round().astype(np.int64).tolist()
-    return np.where(is_padded, [_filled(tuple(row)) for row in rows], count)
-
-
-@lru_cache(maxsize=4096)
-def _filled(numbers: Sequence[int]) -> float:
-    """Elements of a buffer of matrices (rows, length, copies of each) with so many parameters on so many ranks."""
-    *each, count, shards = numbers
-    matrices, chunk = sorted(zip(each[::3], each[1::3], each[2::3], strict=True), key=lambda one: -one[1]), 1
-    for rows, length, _ in matrices:
-        chunk = lcm(chunk, length) if rows * length >= chunk else chunk  # shorter ones fill gaps
-    sizes = [rows * length for rows, length, copies in matrices for _ in range(copies)]
-    used = sum(size // chunk for size in sizes)
-    rest = [size % chunk for size in sizes if size >= chunk and size % chunk]
-    small = max(count - sum(size for size in sizes if size >= chunk), 0)
-    while rest:
-        one = rest.pop(0)
-        other = next((size for size in rest if one + size <= chunk), 0)
-        if other:
-            rest.remove(other)
-        used, small = used + 1, max(small - (chunk - one - other), 0)
-    return float(shards * chunk * ceil((used + small / chunk) / shards))
+    return np.where(is_padded, [filled(tuple(row)) for row in rows], count)

@@ -15,7 +15,7 @@ import numpy as np
 from primus_search.cost.laws.optimizer import END_MOMENTS, MATRIX_MOMENTS
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.padded_buffers import dense_matrices, expert_matrices, padded
-from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, keeps_gathered, shards_weights
+from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, fp8_layouts, keeps_gathered, shards_weights
 from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import master_bytes, state_bytes
@@ -144,6 +144,8 @@ def state(
     caches = is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
     if base_bytes:
         weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
+    layouts = is_linear * fp8_layouts(stack, s)
+    weight = np.where(layouts > 0.0, FP8_BYTES * layouts, weight)
     cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, FP8_BYTES, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(

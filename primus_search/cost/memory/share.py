@@ -153,5 +153,22 @@ def keeps_gathered(stack: Stack, s: Share) -> Bools:
     return mask
 
 
+def in_layer_buffers(stack: Stack, s: Share) -> Bools:
+    """Whether a layer's weights are in buffers of Megatron-FSDP."""
+    mask: Bools = (s.sharding >= Sharding.ZERO2) & (s.sharding != Sharding.FSDP2)
+    mask &= stack.memory.shard_queue_params > 0.0
+    mask |= (s.sharding == Sharding.DISTRIBUTED_OPTIMIZER) & stack.memory.has_layer_buffers
+    return mask
+
+
+def fp8_layouts(stack: Stack, s: Share) -> Floats:
+    """Copies in FP8 that Megatron-FSDP has of a matrix: of MXFP8 by rows and by columns; 0 where it has BF16.
+
+    Source: NVIDIA/Megatron-LM core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py:2637 of d98e8a64.
+    """
+    layouts: Floats = np.isin(s.fp8, (Fp8.HYBRID, Fp8.DELAYED, Fp8.BLOCKWISE)) + 2.0 * (s.fp8 == Fp8.MXFP8)
+    return layouts * (in_layer_buffers(stack, s) & stack.precision.has_fp8_param_gather)
+
+
 def _floats(column: Ints) -> Floats:
     return column.astype(np.float64)

@@ -80,7 +80,9 @@ def candidate_words(
     if row.get("sharding") in ("fsdp2", "hsdp", "megatron_fsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
         alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
-        row |= sharded(copies, world // (row.get("tp", 1) * row["pp"]) // copies, alone)
+        ranks = world // (row.get("tp", 1) * row["pp"]) // copies
+        is_whole = ranks == 1 and copies > 1 and alone == "megatron_fsdp"  # each rank is a group
+        row |= {"sharding": "none"} if is_whole else sharded(copies, ranks, alone)
     read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
     return row, read

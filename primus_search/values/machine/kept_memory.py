@@ -11,7 +11,7 @@ class KeptMemory:
     element_bytes  Bytes of an activation element, and of a weight or gradient in flight (4 where trained in FP32).
     fused_logit_bytes  Bytes per logit alive at the worst moment of head and loss with a fused loss.
     keeps_softmax  A fused loss holds what separate kernels hold: an FP32 softmax beside the logits, kept for backward.
-    pads_dealt_layers  Buffers of layers have whole rows for every rank of the distributed optimizer (Megatron-FSDP).
+    has_layer_buffers  Layers are in buffers of Megatron-FSDP under the distributed optimizer, too (strategy `optim`).
     pads_dealt_matrices  Buffers have room for whole matrices in every shard where dist_muon deals them.
     unfused_logit_bytes  Likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient.
     loss_chunks  Pieces of a micro-batch that head and loss run through one after the other, forward and backward, so
@@ -69,7 +69,7 @@ class KeptMemory:
     element_bytes: float
     fused_logit_bytes: float
     keeps_softmax: bool = False  # as of stacks of earlier releases
-    pads_dealt_layers: bool = False
+    has_layer_buffers: bool = False
     pads_dealt_matrices: bool = False
     unfused_logit_bytes: float
     loss_chunks: float
