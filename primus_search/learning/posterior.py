@@ -8,10 +8,10 @@ so that the update is closed (Bayesian linear regression). `m` is what first con
 that a run as expected moves nothing. `g` is common to the runs of one model on one device, so that
 ten runs of one model do not count as ten of different ones; `u` is a Gaussian process over their configurations, so
 that errors of near ones are alike (`cost.confidence.uncertainty.likeness`). Both are coordinates like the numbers, and
-what the runs say of them counts where rows of that model and device are projected. Hypotheses are weighted by their
-prior and by the marginal likelihood of the runs; each takes part twice, with free numbers and with one factor alone.
-Likelihood and errors of runs have the tails of a Student's t: one run that is off must not decide. Peaks of memory
-count in the weights through one factor per hypothesis. Without runs the same code gives the prior's mixture.
+what the runs say of them counts where rows of that model and device are projected: the share `heard` of it. Hypotheses
+are weighted by their prior and by the marginal likelihood of the runs; each takes part twice, with free numbers and
+with one factor alone. Likelihood and errors of runs have the tails of a Student's t: one run that is off must not
+decide. Peaks of memory count in the weights through one factor per hypothesis. Without runs the prior's mixture.
 """
 
 from collections.abc import Callable, Sequence
@@ -373,13 +373,13 @@ def update(seen: Evidence) -> Posterior:
     joint = [block_diag(h.covariance, _of_groups(rows), _process(rows)) for h in hypotheses]
     shift = shift_of(rated.runs)
     if rated.runs:
-        measured = np.log([run.tokens_per_s_per_gpu for run in rated.runs])
-        error = own_error(rated.runs)
+        measured, error = np.log([run.tokens_per_s_per_gpu for run in rated.runs]), own_error(rated.runs)
         with one_blas_thread():
             for i, line in enumerate(rated.lines):
                 slopes = np.concatenate([line.slopes, members, np.eye(len(rated.runs))], axis=1)
-                found, joint[i], likelihood = _regress(joint[i], slopes, measured - line.rates - shift, error)
-                moved[i], shared[i] = found[: len(NUMBERS)], found[len(NUMBERS) :]
+                residuals = measured - line.rates - shift
+                found, joint[i], likelihood = _regress(joint[i], slopes, residuals, error)
+                moved[i], shared[i] = np.split(heard(rated.runs, residuals) * found, [len(NUMBERS)])
                 logs[i] += likelihood
     peaks = tuple(errors[~np.isnan(errors)] for errors in seen.peaks)
     logs += [_memory_likelihood(errors) for errors in peaks]
@@ -408,6 +408,14 @@ def own_error(runs: Sequence[MeasuredRun]) -> Floats:
     return np.asarray(noise**2 + np.square([MODEL_ERROR * group_of(run.job).spread for run in runs]))
 
 
+def heard(runs: Sequence[MeasuredRun], residuals: Floats) -> float:
+    """Share of a move to the runs that counts: z / (1 + z), with z the variance that log(measured / projected) of the
+    runs shows over that of runs of a cluster that is as expected (docs/dev/learning_log.md, 2026-11-29)."""
+    usual = own_error(runs) + np.square([GROUP_ERROR * group_of(run.job).spread for run in runs])
+    shown = float(np.sum(residuals**2 / usual))
+    return shown / (1.0 + shown)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedErrors:
     """What runs leave of a stack: log(measured / projected) of every group, of every run's configuration, and the rest.
@@ -421,14 +429,15 @@ class SharedErrors:
     left: Floats
 
 
-def shared_errors(runs: Sequence[MeasuredRun], errors: Floats) -> SharedErrors:
-    """What groups and near configurations have in common of log(measured / projected) of the runs on a stack."""
+def shared_errors(runs: Sequence[MeasuredRun], errors: Floats, unheard: Floats | float = 0.0) -> SharedErrors:
+    """What groups and near configurations have in common of log(measured / projected) of the runs on a stack; unheard:
+    part of the errors that teaches nothing (`heard`)."""
     rows = rows_of([reference_of(run) for run in runs])
     members, process = rows.in_common(rows)[0], _process(rows)
     if not runs:
         return SharedErrors(groups=errors, own=errors, places=rows.places, left=errors)
-    before = block_diag(_of_groups(rows), process)
-    found, _, _ = _regress(before, np.concatenate([members, np.eye(len(runs))], axis=1), errors, own_error(runs))
+    before, slopes = block_diag(_of_groups(rows), process), np.concatenate([members, np.eye(len(runs))], axis=1)
+    found, _, _ = _regress(before, slopes, errors - unheard, own_error(runs))
     groups, near = np.split(found, [members.shape[1]])
     own = np.linalg.solve(process, near) * (LIKENESS * rows.spreads) ** 2
     return SharedErrors(groups=groups, own=own, places=rows.places, left=errors - members @ groups - near)

@@ -118,7 +118,9 @@ def learn_stack(
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
     taught = [mixtures.group_of(run.job) for run in rated.values()]
     measured = np.log([run.tokens_per_s_per_gpu for run in rated.values()])
-    shared = mixtures.shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)])
+    expected = posterior.shift + lines[likely].rates[list(rated)]
+    unheard = (1.0 - mixtures.heard(list(rated.values()), measured - expected)) * (measured - expected)
+    shared = mixtures.shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)], unheard)
     unexplained = float(np.sqrt(np.mean(np.square(shared.left)))) if rated else float("nan")
     parts = _parts(lines[likely].slopes[list(rated)], posterior, likely, shared) if rated else {}
     wide = _widened(unexplained)

@@ -284,19 +284,49 @@ def test_the_rate_to_expect_after_own_runs_is_the_middle_of_their_band(learned: 
     assert site_ratio(cluster, load_model("mixtral_8x7b")) == pytest.approx(cluster.site.mean_ratio)
 
 
+@cache
+def as_expected() -> list[MeasuredRun]:
+    """The same runs of shipped software, at the rates that first contact expects."""
+    every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE)), framework=None) for run in runs()]
+    rates = [float(np.exp(log_rates(r.cluster.stack, [reference_of(r)])[0])) for r in every]
+    return [at_rate(run, expected_ratio(run) * rate) for run, rate in zip(every, rates, strict=True)]
+
+
+def expected_ratio(run: MeasuredRun) -> float:
+    assert run.cluster.site is not None
+    return run.cluster.site.mean_ratio
+
+
+def at_rate(run: MeasuredRun, rate: float) -> MeasuredRun:
+    return replace(run, measured=replace(run.measured, tokens_per_s_per_gpu=rate))
+
+
 @pytest.mark.in_turn
 def test_a_run_as_first_contact_expects_leaves_the_rates_of_others_alone() -> None:
-    every = [replace(run, cluster=replace(run.cluster, stack=load_stack(SOFTWARE)), framework=None) for run in runs()]
-    first = every[0].cluster.site
-    assert first is not None
-    rates = [first.mean_ratio * float(np.exp(log_rates(r.cluster.stack, [reference_of(r)])[0])) for r in every]
-    usual = [
-        replace(r, measured=replace(r.measured, tokens_per_s_per_gpu=x)) for r, x in zip(every, rates, strict=True)
-    ]
+    usual = as_expected()
     site = learn_stack("mine", usual[:1])
     assert site.chosen.stack.name == SOFTWARE
     assert np.abs(errors(site, usual[1:])).max() < 0.02
-    assert site.learned.startswith(f"any new cluster {first.mean_ratio - 1.0:+.1%}, kernels")
+    assert site.learned.startswith(f"any new cluster {expected_ratio(usual[0]) - 1.0:+.1%}, kernels")
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("off", [-0.06, 0.06])
+@pytest.mark.parametrize("place", [0, 10])
+def test_one_run_that_is_off_makes_no_cluster_that_was_met_worse(place: int, off: float) -> None:
+    """A run's own error must not move the others by more than a point in the median."""
+    every = as_expected()
+    taught, others = every[place], every[:place] + every[place + 1 :]
+    site = learn_stack("mine", [at_rate(taught, taught.tokens_per_s_per_gpu * float(np.exp(off)))])
+    assert np.median(np.abs(errors(site, others))) < 0.01
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("factor", [0.7, 1.4])
+def test_one_run_of_a_cluster_that_is_far_off_brings_the_others_near(factor: float) -> None:
+    every = [at_rate(run, factor * run.tokens_per_s_per_gpu) for run in as_expected()]
+    site = learn_stack("mine", every[:1])
+    assert np.median(np.abs(errors(site, every[1:]))) < 0.8 * abs(1.0 / factor - 1.0)
 
 
 @pytest.mark.in_turn
