@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from shlex import quote
 
-from primus_search.analysis.labels import chance, short
+from primus_search.analysis.labels import chance, counted, short
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FIT_THRESHOLD, FITS
 from primus_search.exploration.answer_values import Answer, Choice
@@ -71,15 +71,15 @@ def _filled(text: str, head: str, indent: int = 0) -> list[str]:
 
 
 def _choices(chosen: Sequence[Choice], room: int, beside: int) -> list[str]:
-    """Letter, what differs, rate, memory and when to take it, the first that have `room` lines; differences that have
-    none beside other lines of the screen are counted."""
+    """Letter, what differs, rate, memory and when to take it, the first that have `room` lines; the others are counted,
+    as are differences that have none beside other lines of the screen."""
     lines = [_row("", "what", "tok/s/GPU", "GB", "take it when")]
     spare = room - beside - len(chosen)
-    for one in chosen:
+    for place, one in enumerate(chosen):
         words = _differences(one.what, 1 + max(spare, 0)), textwrap.wrap(one.when, _WHEN)
-        height = max(map(len, words))
-        if len(lines) + height > room + 1 and one is not chosen[0]:
-            break
+        height, left = max(map(len, words)), len(chosen) - place
+        if place and len(lines) + height + (left > 1) > room + 1:
+            return [*lines, f"    {counted(left, 'more choice')} on the page"]
         spare -= height - 1
         figures = one.letter, f"{one.rate:,.0f}", f"{one.memory_bytes / GB:,.0f}"
         for what, when in zip_longest(*words, fillvalue=""):

@@ -28,7 +28,7 @@ from primus_search.exploration.neighbours import Evaluator, values_of, word
 from primus_search.exploration.ranking_table import num_dimensions, switch_names, switches_of
 from primus_search.exploration.result import SearchResult
 from primus_search.exploration.run_folder.saved_run import SavedRun
-from primus_search.report.first_screen import COLUMNS, LINES, first_screen
+from primus_search.report.first_screen import COLUMNS, LEAST_LINES, LINES, first_screen
 from primus_search.report.terminal import print_result
 from primus_search.session.complete_search import search
 from primus_search.session.notebook import load_run
@@ -185,6 +185,21 @@ def test_every_choice_stands_on_a_screen_whose_words_have_no_room(result: Search
     assert len(lines) <= LINES and max(map(len, lines)) <= COLUMNS
     assert [line[2] for line in lines if line[:2] == "  " and line[2:3].isalpha() and line[3:4] == " "] == [*"ABCDE"]
     assert "  E 4 stages x 5 chunks and 4 more" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("above", range(12))
+def test_choices_without_room_under_a_table_are_counted(result: SearchResult, above: int) -> None:
+    answer = answer_of(result)
+    one = answer.choices[0]
+    choices = tuple(
+        replace(one, letter=letter, when=f"{one.when} " * (1 + place)) for place, letter in enumerate("ABCDE")
+    )
+    full = replace(answer, choices=choices, notes=("A note of one line.",) * 3)
+    lines = first_screen(full, "here", above=above)
+    assert len(lines) <= max(LINES - above, LEAST_LINES)
+    shown = [line for line in lines if re.match(r" {2}[A-E] ", line)]
+    left = [int(found[1]) for line in lines if (found := re.fullmatch(r" +(\d) more choices? on the page", line))]
+    assert shown and len(shown) + sum(left) == len(choices) and len(left) == (len(shown) < len(choices))
 
 
 def test_beside_a_row_at_risk_stands_the_fastest_that_fits(result: SearchResult) -> None:
