@@ -16,7 +16,7 @@ from primus_search.cli import overrides
 from primus_search.cli.output import must_exist, print_table, write
 
 if TYPE_CHECKING:
-    from primus_search.exploration import SearchResult
+    from primus_search.exploration.result import SearchResult
     from primus_search.files.snapshot import Snapshot
     from primus_search.space import Space
 
@@ -34,8 +34,9 @@ def run(
     """Search a space: rank the configurations that fit, draw the frontier, write a run folder."""
     given = [*(word for one in sets or [] for word in _as_keys(one)), *overrides("run", locals())]
     loaded, inputs = _loaded(space, given, out if resume else None)  # validate input before the slow imports
-    from primus_search.exploration import Options, default_folder
+    from primus_search.exploration.funnel import Options
     from primus_search.exploration.kernel_compilation import compile_kernels
+    from primus_search.exploration.run_folder.folder import default_folder
     from primus_search.report.terminal import View, print_result, progress_bar
     from primus_search.session.complete_search import search
 
@@ -72,7 +73,7 @@ def run(
 
 
 def _print_json(result: "SearchResult") -> None:
-    from primus_search.exploration import summary
+    from primus_search.exploration.run_folder.folder import summary
 
     typer.echo(dumps(summary(result), indent=2))
 
@@ -116,7 +117,7 @@ def ask(
 ) -> None:  # fmt: skip
     """Ask without a space file: the best configurations of a model on some nodes, everything else searched."""
     from primus_search.declare import make_space
-    from primus_search.exploration import default_folder
+    from primus_search.exploration.run_folder.folder import default_folder
 
     if not (nodes or gpus):
         raise InputError(
@@ -181,7 +182,8 @@ def _ask_for_tasks(
     Raises NothingFits where none fits.
     """
     from primus_search.declare import load_space, make_space
-    from primus_search.exploration import Options, default_folder
+    from primus_search.exploration.funnel import Options
+    from primus_search.exploration.run_folder.folder import default_folder
     from primus_search.report.task_text import HEAD, compared, task_rows
     from primus_search.session.complete_search import search
 

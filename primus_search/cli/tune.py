@@ -59,7 +59,7 @@ def tune(
 def _searched(space: str, overrides: list[str], out: Path) -> "SavedRun":
     """The search whose rows are tried: the one of the folder where it finished, else a new one."""
     from primus_search.declare import load_space
-    from primus_search.exploration import Options
+    from primus_search.exploration.funnel import Options
     from primus_search.exploration.run_folder.saved_run import SavedRun
     from primus_search.learning.tuning import SEARCH
     from primus_search.session.complete_search import search

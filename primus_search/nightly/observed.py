@@ -19,7 +19,8 @@ from primus_search.base.errors import UNREADABLE, InputError, NothingFits, Probl
 from primus_search.base.guards.files import MAX_TABLE_BYTES, locked, read_text, write_whole
 from primus_search.base.guards.interrupts import Interrupted
 from primus_search.base.version import __version__
-from primus_search.exploration import Options, RunFolder, run_search
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.plain_forms import from_plain
 from primus_search.files.search_path import roots

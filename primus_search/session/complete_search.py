@@ -39,7 +39,7 @@ def search(
 ) -> SearchResult:
     """The best candidates of a space on each of its clusters, re-validated as the space's `benchmark` says.
 
-    options         engine, workers, rows kept, whether to resume; see `exploration.Options`
+    options         engine, workers, rows kept, whether to resume; see `exploration.funnel.Options`
     out             run folder to write (tables, run.json, report.html); None writes nothing
     load_benchmark, save_benchmark   file of measurements to take, and to write those used to
     baseline        the experiment that is run now: its place in the ranking is written to run.json

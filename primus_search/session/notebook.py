@@ -49,7 +49,7 @@ def search(
     """Search a space as `primus-search run` does and return the run.
 
     space       a `Space`, the content of a space file, its path, or the name of one that ships with the package
-    options     engine, workers, rows kept, whether to resume; see `primus_search.exploration.Options`
+    options     engine, workers, rows kept, whether to resume; see `exploration.funnel.Options`
     nodes       number of nodes, or several for a scaling table; None: as the space says
     overrides   `key=value` texts as after `--set`: `search.top_k=5`, `benchmark.device=off`
     out         run folder to write; None: a temporary one that goes away with the run

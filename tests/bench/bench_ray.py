@@ -19,8 +19,9 @@ from pathlib import Path
 import ray
 
 from primus_search.declare import load_space
-from primus_search.exploration import Options, SearchResult, run_search
 from primus_search.exploration.engines import ray_engine
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.result import SearchResult
 from primus_search.space import Space
 
 SPACE, OVERRIDES = "stress_1e9", ("space.offload_layers=0",)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from primus_search.cli import app
 from primus_search.declare import load_space
-from primus_search.exploration import Options
+from primus_search.exploration.funnel import Options
 from primus_search.session.complete_search import search
 
 SPACE = {

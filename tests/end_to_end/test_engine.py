@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.engines.local_engine import Processes, WorkerLost
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import Cut, Shortlist
 from primus_search.exploration.exhaustive.task_plan import plan_tasks, promising_places
 from primus_search.exploration.findings import Findings
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.space import Space
 from tests.support.kills import TASK_ROWS, small_tasks, write_space
 

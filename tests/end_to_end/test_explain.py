@@ -16,7 +16,7 @@ from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.projection import Step
-from primus_search.exploration import Options, run_search
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.neighbours import Evaluator, Values, values_of, word
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.files.framework_files import load_framework

@@ -13,12 +13,12 @@ import pytest
 
 from primus_search.analysis.answer import answered
 from primus_search.base.errors import InputError
-from primus_search.exploration import Options, RunFolder, StoreError, run_search
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
-from primus_search.exploration.funnel import LEAST_RANKED
+from primus_search.exploration.funnel import LEAST_RANKED, Options, run_search
 from primus_search.exploration.run_folder import journal as journals
 from primus_search.exploration.run_folder.candidates_file import Kept
+from primus_search.exploration.run_folder.folder import RunFolder, StoreError
 from primus_search.exploration.run_folder.run_facts import FACTS
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.report.html import write_report

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from primus_search.declare import load_space
-from primus_search.exploration import Options, SearchResult, run_search
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.result import SearchResult
 from primus_search.exploration.revalidation import revalidated
 
 pytestmark = pytest.mark.full

@@ -15,10 +15,11 @@ import pytest
 
 from primus_search.base.errors import NothingFits
 from primus_search.declare import make_space
-from primus_search.exploration import Options, SearchResult, run_search
 from primus_search.exploration.exhaustive.collect import Budget
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task
 from primus_search.exploration.exhaustive.shortlist import OPEN, Shortlist
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.result import SearchResult
 from primus_search.exploration.sampled.nearest import Nearest
 from primus_search.exploration.sampled.samplers import run_sampler
 from primus_search.exploration.sampled.screening import ScreenedCluster

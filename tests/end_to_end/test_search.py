@@ -17,12 +17,15 @@ from primus_search.base.errors import InputError, NothingFits
 from primus_search.cost.confidence.uncertainty import TIE
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
-from primus_search.exploration import Options, RunFolder, SearchResult, funnel, run_search
+from primus_search.exploration import funnel
 from primus_search.exploration.exhaustive import evaluate as evaluation
 from primus_search.exploration.exhaustive.bounds_and_steps import MEMORY_READS
 from primus_search.exploration.exhaustive.shortlist import PER_GROUP, SLOWEST, without_noise
 from primus_search.exploration.expected import expected_shares
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.ranking_table import RANKED_ROWS
+from primus_search.exploration.result import SearchResult
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.space import Enumerator, Space
 from primus_search.space.enumerate import INNER
 

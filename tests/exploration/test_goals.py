@@ -10,7 +10,8 @@ from primus_search.analysis.answer import answered
 from primus_search.analysis.goals import assumptions
 from primus_search.base.errors import InputError
 from primus_search.declare import make_space
-from primus_search.exploration import Options, SearchResult, run_search
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.result import SearchResult
 from primus_search.exploration.scaling_table import chance_of
 from primus_search.report.scaling_text import scaling_lines
 

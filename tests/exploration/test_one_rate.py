@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from primus_search.analysis.explanation import as_data, explain
 from primus_search.cli import app
 from primus_search.declare import load_space
-from primus_search.exploration import Options, run_search
 from primus_search.exploration.expected import RATE
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.ranking_table import RANKED_ROWS
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun

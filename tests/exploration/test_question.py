@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 from primus_search.base.errors import InputError
 from primus_search.cli import app
 from primus_search.declare import load_space
-from primus_search.exploration import Options, RunFolder
+from primus_search.exploration.funnel import Options
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.saved_run import SavedRun
 from primus_search.session.complete_search import search
 from primus_search.space import Space

@@ -2,8 +2,8 @@
 
 import pytest
 
-from primus_search.exploration import Options, run_search
 from primus_search.exploration.engines import local_engine
+from primus_search.exploration.funnel import Options, run_search
 from tests.end_to_end.test_search import space_of
 
 

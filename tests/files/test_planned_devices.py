@@ -10,7 +10,7 @@ from primus_search.analysis.answer import answer_of
 from primus_search.base.errors import InputError
 from primus_search.cost.confidence.uncertainty import band
 from primus_search.declare import make_space
-from primus_search.exploration import Options, run_search
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.neighbours import Evaluator
 from primus_search.exploration.ranking_table import RankingTable
 from primus_search.files.hardware_files import load_hardware

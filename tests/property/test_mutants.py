@@ -25,8 +25,9 @@ from primus_search.base.errors import NothingFits
 from primus_search.cli import COMMANDS, app, unusable
 from primus_search.declare import load_space
 from primus_search.declare.record_table import read_records, write_records
-from primus_search.exploration import Options, RunFolder, run_search
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.exploration.run_folder import journal as journals
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.run_facts import file_facts
 from primus_search.files.hardware_files import load_cluster, load_hardware, load_stack
 from primus_search.launch.write.launch_files import launch_files

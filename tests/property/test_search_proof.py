@@ -13,10 +13,10 @@ import pytest
 
 from primus_search.cost.project import Projector
 from primus_search.declare import make_space
-from primus_search.exploration import Options, run_search
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import without_noise
 from primus_search.exploration.expected import expected_shares
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.space import Enumerator, Space
 from primus_search.values.candidates import Floats
 from primus_search.values.knobs import KNOB

@@ -14,7 +14,7 @@ from numba.core import config
 
 import primus_search
 from primus_search.declare import load_space
-from primus_search.exploration import Options, run_search
+from primus_search.exploration.funnel import Options, run_search
 from primus_search.schedule import kernel_cache
 
 KERNELS = """

@@ -24,8 +24,9 @@ import yaml
 
 from primus_search.analysis.answer import answered
 from primus_search.declare import load_space
-from primus_search.exploration import Options, RunFolder, run_search
 from primus_search.exploration.exhaustive import evaluate, task_plan
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.run_folder.folder import RunFolder
 from primus_search.exploration.run_folder.journal import MAGIC
 
 TASK_ROWS = KEEP = 500

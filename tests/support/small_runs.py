@@ -7,7 +7,8 @@ import yaml
 
 from primus_search.analysis.answer import answered
 from primus_search.declare import load_space
-from primus_search.exploration import Options, RunFolder, run_search
+from primus_search.exploration.funnel import Options, run_search
+from primus_search.exploration.run_folder.folder import RunFolder
 
 AXES: dict[str, Any] = {
     "tp": [1, 2],
