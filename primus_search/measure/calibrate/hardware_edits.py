@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.files.source import parse
 from primus_search.measure.calibrate.kernel_fit import Calibration, Fitted, StageResult
 
-_LEAF = re.compile(r'^(?P<indent> *)(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
-_SECTION = re.compile(r"^(?P<indent> *)(?P<key>\w+):\s*$")
+_LEAF = re.compile(r' *(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
 SECTION = "accelerator"
 _MAX_SOURCES = 4
 
@@ -33,21 +33,13 @@ class FittedLeaf:
 
 def leaves(text: str) -> list[FittedLeaf]:
     """Every sourced number of a hardware file, in file order."""
-    found: list[FittedLeaf] = []
-    stack: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines()):
-        section, leaf = _SECTION.match(line), _LEAF.match(line)
-        match = section or leaf
-        if match is None:
-            continue
-        indent = len(match["indent"])
-        stack = [(depth, key) for depth, key in stack if depth < indent]
-        path = ".".join([key for _, key in stack] + [match["key"]])
-        if section:
-            stack.append((indent, match["key"]))
-        elif leaf:
-            found.append(FittedLeaf(path=path, value=leaf["value"], source=leaf["source"], line=number))
-    return found
+    lines = text.splitlines()
+    places = ((keys, number - 1, _LEAF.match(lines[number - 1])) for keys, number in parse(text, "").lines.items())
+    return [
+        FittedLeaf(path=".".join(map(str, keys)), value=leaf["value"], source=leaf["source"], line=number)
+        for keys, number, leaf in places
+        if leaf and keys and keys[-1] == leaf["key"]
+    ]
 
 
 def with_tables(text: str, name: str) -> str:
@@ -73,10 +65,8 @@ def with_fitted(text: str, calibration: Calibration, date: str, where: str = "ha
                 if leaf is None:
                     problems.append(Problem(f"{where} @ $.{SECTION}.{path}", "expected a line `key: {value, source}`"))
                     continue
-                old = _LEAF.match(lines[leaf.line])
-                assert old is not None
-                source = describe(fitted, stage, date)
-                lines[leaf.line] = f'{old["indent"]}{old["key"]}: {{value: {fitted.value:.4g}, source: "{source}"}}'
+                head, source = lines[leaf.line].partition("{")[0], describe(fitted, stage, date)
+                lines[leaf.line] = f'{head}{{value: {fitted.value:.4g}, source: "{source}"}}'
     if problems:
         raise InputError(problems)
     return "\n".join(lines) + "\n"

@@ -176,6 +176,13 @@ def test_fitted_numbers_go_back_into_the_file_and_nothing_else_changes() -> None
     assert leaf.source.startswith("fitted 2030-01-31 to 36 BF16 GEMM points of made (bounds 0.05 to 1, standard error")
 
 
+@pytest.mark.parametrize("name", [*names(Named.HARDWARE), *names(Named.STACK)])
+def test_every_number_of_a_file_has_a_path_of_its_own(name: str) -> None:
+    file = (names(Named.HARDWARE) | names(Named.STACK))[name]
+    found = leaves(file.read_text(encoding="utf-8"))
+    assert len({leaf.path for leaf in found}) == len(found) > 0
+
+
 def test_a_file_without_the_number_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         with_fitted("accelerator:\n  gemm:\n", calibrate(H200, gemm_points()), "2030-01-31", "mine.yaml")
