@@ -97,11 +97,13 @@ class PipelineShapes:
     def clear(self) -> None:
         """Drop every shape."""
         self._shapes: list[Shape] = []
+        self._parts: list[ShapeArrays] = []
         self._arrays: ShapeArrays | None = None
 
     def append(self, shapes: Sequence[Shape]) -> None:
         """Register shapes under the next numbers."""
         self._shapes += shapes
+        self._parts += map(_laid_out, shapes)
         self._arrays = None
 
     def __getitem__(self, number: int) -> Shape:
@@ -111,33 +113,27 @@ class PipelineShapes:
     def arrays(self) -> ShapeArrays:
         """All of them for compiled loops."""
         if self._arrays is None:
-            self._arrays = self._laid_out()
+            every = ShapeArrays._make(map(np.concatenate, zip(*self._parts, strict=True)))
+            first, first_kind = (np.cumsum([0, *numbers]) for numbers in (every.first, every.first_kind))
+            self._arrays = every._replace(first=first, first_kind=first_kind)
         return self._arrays
 
-    def _laid_out(self) -> ShapeArrays:
-        kind, counts, recomputed, is_far, ranks, facts = [], [], [], [], [], []
-        for shape in self._shapes:
-            stages, pieces = shape.counts.shape
-            on = ranks_of(shape.order)
-            distinct, number = np.unique(
-                np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True
-            )
-            kind.append(number.reshape(-1))
-            counts.append(distinct[:, :pieces])
-            recomputed.append(distinct[:, pieces:])
-            is_far.append(np.append(shape.is_far, False))
-            ranks.append(np.stack([on[:stages], on[-stages:]], axis=1))
-            facts.append((max(shape.order.pp, 1), len(on) // stages, int(shape.splits_weight)))
-        return ShapeArrays(
-            first=np.cumsum([0, *map(len, kind)]),
-            kind=np.concatenate(kind),
-            is_far=np.concatenate(is_far),
-            ranks=np.concatenate(ranks),
-            facts=np.array(facts),
-            first_kind=np.cumsum([0, *map(len, counts)]),
-            counts=np.concatenate(counts),
-            recomputed=np.concatenate(recomputed),
-        )
+
+def _laid_out(shape: Shape) -> ShapeArrays:
+    """The part of one shape: how many stages and kinds of stage it has where the whole has the first of them."""
+    stages, pieces = shape.counts.shape
+    on = ranks_of(shape.order)
+    distinct, number = np.unique(np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True)
+    return ShapeArrays(
+        first=np.array([stages]),
+        kind=number.reshape(-1),
+        is_far=np.append(shape.is_far, False),
+        ranks=np.stack([on[:stages], on[-stages:]], axis=1),
+        facts=np.array([(max(shape.order.pp, 1), len(on) // stages, int(shape.splits_weight))]),
+        first_kind=np.array([len(distinct)]),
+        counts=distinct[:, :pieces],
+        recomputed=distinct[:, pieces:],
+    )
 
 
 def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:

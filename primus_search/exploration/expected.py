@@ -16,7 +16,7 @@ from primus_search.cost.project import Projector
 from primus_search.exploration.exhaustive.shortlist import ShortlistRows, without_noise
 from primus_search.files.evidence_files import load_ranges
 from primus_search.space import Enumerator
-from primus_search.values.candidates import Bools, Candidates, Floats
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import MeasuredSwitches, Stack
 
@@ -34,7 +34,7 @@ def expected_shares(projector: Projector, table: Candidates, projected_s: Floats
     shares: Floats = site_ratio(job.cluster, job.model) * run_ratio(job, table)
     if len(rows):
         own_s = without_noise(projected_s[rows])
-        counted_s = np.maximum(own_s, _step_s(projector, table.take(rows), counted.take(rows), own_s))
+        counted_s = np.maximum(own_s, _step_s(projector, table, counted, rows, own_s))
         step_s = without_noise(projector.step(measured_part.take(rows)).total)
         shares[rows] *= own_s / counted_s * evidence.expected_share(job.model, counted_s, step_s)
     return shares
@@ -65,13 +65,13 @@ OF_THE_TRANSPORT = ("deepep", "exchange_overlap")
 """Switches whose gain between nodes depends on what carries the exchange."""
 
 
-def _step_s(projector: Projector, table: Candidates, counted: Candidates, own_s: Floats) -> Floats:
-    """Seconds of the rows as far as their gains count, own_s where that is the whole row."""
+def _step_s(projector: Projector, table: Candidates, counted: Candidates, rows: Ints, own_s: Floats) -> Floats:
+    """Seconds of some rows as far as their gains count, own_s where that is the whole row."""
     own, other = table.columns(), counted.columns()
-    others = np.flatnonzero(np.any([own[name] != other[name] for name in OF_THE_TRANSPORT], axis=0))
+    differs = np.any([own[name][rows] != other[name][rows] for name in OF_THE_TRANSPORT], axis=0)
     found = own_s.copy()
-    if len(others):
-        found[others] = without_noise(projector.step(counted.take(others)).total)
+    if differs.any():
+        found[differs] = without_noise(projector.step(counted.take(rows[differs])).total)
     return found
 
 
@@ -127,7 +127,7 @@ def unmeasured_gain(projector: Projector, one: Candidates) -> UnmeasuredGain | N
         return None
     step_s, part_s = projector.step(one).total, projector.step(part).total
     gain = max(float(part_s[0] / step_s[0]), 1.0)
-    counted_s = np.maximum(step_s, _step_s(projector, one, counted, step_s))
+    counted_s = np.maximum(step_s, _step_s(projector, one, counted, np.arange(1), step_s))
     share = float((step_s / counted_s * evidence.expected_share(job.model, counted_s, part_s))[0])
     return UnmeasuredGain(
         switches=tuple(f"{name}={row[name]}" for name in changed),

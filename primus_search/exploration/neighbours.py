@@ -272,11 +272,15 @@ class Evaluator:
 
     def broken(self, values: Values) -> tuple[RuleViolation, ...]:
         """Every rule and constraint this configuration breaks, whatever the axes of the space offer."""
-        return self._violated(values, rules_of(self.choice.framework, self.space.constraints))
+        return self._violated(values, self._rules)
 
     def cautions(self, values: Values) -> tuple[RuleViolation, ...]:
         """What the framework takes of this configuration and was reported to fail."""
         return self._violated(values, cautions_of(self.choice.framework))
+
+    @cached_property
+    def _rules(self) -> tuple[Rule, ...]:
+        return rules_of(self.choice.framework, self.space.constraints)
 
     def _violated(self, values: Values, rules: Sequence[Rule]) -> tuple[RuleViolation, ...]:
         job, cells = self._alone(values)
@@ -292,7 +296,7 @@ class Evaluator:
         first = np.zeros(len(rows), dtype=np.int16)
         cells = Cells(job, rows.columns(), dict.fromkeys(AXES, first), len(rows))
         legal = np.ones(len(rows), dtype=np.bool_)
-        for rule in rules_of(job.framework, self.space.constraints):
+        for rule in self._rules:
             if not rule.drops_doubles:
                 legal &= rule.keeps(job, cells)
         return legal
@@ -333,6 +337,12 @@ class Evaluator:
 
     def _with_followers(self, base: Values, wanted: Values, requested: Values) -> tuple[Values, Figures] | None:
         """The nearest legal configuration: one that fits before one that does not, fewest changes, then fastest."""
+        axes = self.follower_axes(base, wanted, requested)
+        # Where nothing may follow, the grid is the one configuration whose broken rules are known.
+        return self.nearest(axes, base, further=1) if any(len(values) > 1 for values in axes.values()) else None
+
+    def follower_axes(self, base: Values, wanted: Values, requested: Values) -> dict[str, tuple[AxisValue, ...]]:
+        """The wanted values with those that may follow the requested ones."""
         free = [axis for name in requested for axis in KNOB[name].followers if axis not in requested]
         axes: dict[str, tuple[AxisValue, ...]] = {name: (wanted[name],) for name in AXES}
         size = 1
@@ -341,7 +351,7 @@ class Evaluator:
             if size * len(values) > MOST_FOLLOWING:
                 break
             axes[axis], size = values, size * len(values)
-        return self.nearest(axes, base, further=1)
+        return axes
 
     def nearest(
         self, axes: Mapping[str, tuple[AxisValue, ...]], base: Values, *, further: int = 0

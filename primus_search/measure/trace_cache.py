@@ -7,7 +7,6 @@ three numbers. A file that is damaged, or cannot be read or written, counts as n
 import json
 from contextlib import suppress
 from dataclasses import asdict
-from functools import lru_cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -38,13 +37,13 @@ def traced_layer(model: Model, shard: Shard, kind: LayerKind) -> TracedLayer:
 def _place(model: Model, shard: Shard, kind: LayerKind) -> Path | None:
     """The file of a layer; None where there is no folder for caches."""
     with suppress(InputError):
-        return cache_folder() / "traces" / _release() / _digest(repr((model, shard, kind)))
+        return (
+            cache_folder()
+            / "traces"
+            / f"{fingerprint_of(PACKAGE)}-{version('torch')}"
+            / _digest(repr((model, shard, kind)))
+        )
     return None
-
-
-@lru_cache(maxsize=1)
-def _release() -> str:
-    return fingerprint_of(PACKAGE, version("torch"))
 
 
 def _read(path: Path) -> TracedLayer | None:

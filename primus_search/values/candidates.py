@@ -41,6 +41,8 @@ class Columns:
 
     def take(self, rows: Bools | Ints | slice) -> Self:
         """The rows that a mask, an index or a slice selects, in their order."""
+        if isinstance(rows, np.ndarray) and _is_all(rows, len(self)):
+            return self
         return self._with(lambda name, column: column.take(rows) if isinstance(column, Columns) else column[rows])
 
     def joined(self, *others: Self) -> Self:
@@ -60,6 +62,11 @@ class Columns:
         found = {f.name: self.__getattribute__(f.name) for f in fields(self)}
         changed = {n: change(n, value) for n, value in found.items() if isinstance(value, np.ndarray | Columns)}
         return replace(self, **changed)
+
+
+def _is_all(rows: Bools | Ints, length: int) -> bool:
+    """Whether these are all rows of a table in their order."""
+    return rows.dtype != np.bool_ and len(rows) == length and np.array_equal(rows, np.arange(length))
 
 
 class PipelineOrder(NamedTuple):
@@ -165,6 +172,8 @@ class Candidates:
             taken = {name: _read_only(column[rows]) for name, column in self.columns().items()}
         else:
             at: Ints = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
+            if _is_all(at, len(self)):
+                return self
             taken = {name: _frozen(column.take(at)) for name, column in self.columns().items()}
         return replace(self, **taken)
 
@@ -180,18 +189,18 @@ class Candidates:
 
     def row(self, index: int) -> dict[str, Any]:
         """One candidate as words and plain numbers, for reports and messages."""
-        return {name: self._word(name, column[index].item()) for name, column in self.columns().items()}
+        return {name: self.word(name, column[index].item()) for name, column in self.columns().items()}
 
     def rows(self, chosen: slice = slice(None)) -> list[dict[str, Any]]:
         """Some candidates as `row` returns them; each distinct value of a column is put into words once."""
         words = []
         for name, column in self.columns().items():
             values = column[chosen].tolist()
-            word_of = {value: self._word(name, value) for value in set(values)}
+            word_of = {value: self.word(name, value) for value in set(values)}
             words.append([word_of[value] for value in values])
         return [dict(zip(COLUMN_NAMES, row, strict=True)) for row in zip(*words, strict=True)]
 
-    def _word(self, name: str, value: int | bool) -> Any:
+    def word(self, name: str, value: int | bool) -> Any:
         """A value of a column as words or a plain number."""
         coded = {"schedule": self.schedules, "pipeline_layout": self.layouts}.get(name)
         return KNOB[name].word(value if coded is None else coded[value])

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
@@ -247,9 +248,10 @@ def table_beside(module: str) -> dict[str, Any]:
     return tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def fingerprint_of(folder: Path, *versions: str) -> str:
-    """16 hex digits of the Python files and rules below a folder and of the versions they were used with."""
-    seen = sha256(" ".join(versions).encode())
+@lru_cache(maxsize=2)
+def fingerprint_of(folder: Path) -> str:
+    """16 hex digits of the Python files and rules below a folder, read once."""
+    seen = sha256()
     for source in sorted([*folder.rglob("*.py"), *folder.rglob("*.toml")]):
         seen.update(source.read_bytes())
     return seen.hexdigest()[:16]

@@ -62,9 +62,9 @@ def _dictionary(column: Any, name: str, candidates: Any) -> Any:
     """A column of codes as words, one copy of each word."""
     import pyarrow
 
-    codes, example, inverse = np.unique(column, return_index=True, return_inverse=True)
-    words = [candidates.take(slice(int(at), int(at) + 1)).row(0)[name] for at in example[: len(codes)]]
-    return pyarrow.DictionaryArray.from_arrays(_array(inverse.astype(np.int32)), _texts(words))
+    values, codes = in_codes(column)
+    words = [candidates.word(name, value) for value in values.tolist()]
+    return pyarrow.DictionaryArray.from_arrays(_array(codes.astype(np.int32)), _texts(words))
 
 
 def _evidence(words: NDArray[np.str_]) -> Any:

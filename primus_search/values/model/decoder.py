@@ -187,7 +187,11 @@ class Model:
 
     def mixer(self, kind: LayerKind) -> Mixer:
         """The mixer of a layer of that kind."""
-        return kind.mixer if kind.mixer is not None else self._attention(kind.window)
+        if kind.mixer is not None:
+            return kind.mixer
+        if kind.window not in self._attentions:
+            self._attentions[kind.window] = self._attention(kind.window)
+        return self._attentions[kind.window]
 
     def layer_view(self, kind: LayerKind) -> "Model":
         """A model whose declared attention and feed-forward are those of layers of that kind; itself if they are.
@@ -201,6 +205,11 @@ class Model:
         if found is None:
             found = self._views[kind] = self._make_view(kind)
         return found
+
+    @cached_property
+    def _attentions(self) -> dict[int, Mixer]:
+        """Declared attentions by their windows, as far as they were needed."""
+        return {}
 
     @cached_property
     def _views(self) -> dict[LayerKind, "Model"]:
