@@ -86,7 +86,9 @@ def _adapters_of(task: Task, given: Mapping[str, Any], model: Model | None, *, i
         raise ValueError(f"base {name!r} is none of {', '.join(formats)}{did_you_mean(name, formats)}")
     base = BaseFormat(name=name, bytes_per_param=float(formats[name]["bytes_per_param"]))
     names = given["modules"]
-    modules = named(names) if model is None or (names and not EVERY.intersection(names)) else modules_of(model, names)
+    modules = (
+        named(names, model) if model is None or (names and not EVERY.intersection(names)) else modules_of(model, names)
+    )
     rest = {key: value for key, value in given.items() if key not in ("base", "modules")}
     found = Adapters(**rest, modules=modules or DEFAULT_MODULES, base=base)
     if model is not None:

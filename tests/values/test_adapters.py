@@ -9,7 +9,8 @@ import pytest
 
 from primus_search.files.source import Document
 from primus_search.models import huggingface
-from primus_search.values.model import Adapters
+from primus_search.models.model_files import load_model
+from primus_search.values.model import Adapters, Mamba2, Model, ShortConvolution
 from primus_search.values.model.adapters import named
 from primus_search.values.workload import Workload
 
@@ -34,6 +35,22 @@ def test_the_table_is_what_peft_counts_today() -> None:
     from tests.support.peft_counts import counted, drawn
 
     assert [counted(drawn(number)) for number in range(7)] == [(row["trained"], row["total"]) for row in ROWS[:7]]
+
+
+def test_the_output_of_a_scan_is_a_module_of_its_own() -> None:
+    """Megatron-Core: `out_proj` of Mamba, `linear_proj` of attention; HuggingFace has `out_proj` for both in LFM2."""
+    hybrid, plain = load_model("nemotron_h_56b"), load_model("opt_1.3b")
+    short = replace(plain, mixers=(ShortConvolution(kernel=3), *[None] * (plain.num_layers - 1)))
+
+    def trained(model: Model, names: list[str]) -> int:
+        return replace(model, adapters=Adapters(rank=8, modules=named(names, model))).trained_params
+
+    mamba = next(kind.mixer for kind in hybrid.kinds if isinstance(kind.mixer, Mamba2))
+    scans = sum(isinstance(hybrid.mixer(kind), Mamba2) for kind in hybrid.layers)
+    assert trained(hybrid, ["out_proj"]) == scans * 8 * (mamba.inner + hybrid.hidden)
+    assert trained(hybrid, ["linear_proj", "out_proj"]) > trained(hybrid, ["linear_proj"]) > 0
+    assert named(["out_proj"], plain) == ("linear_proj",)
+    assert named(["out_proj"], short) == ("linear_proj", "out_proj")
 
 
 @pytest.mark.parametrize(

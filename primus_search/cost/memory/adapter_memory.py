@@ -17,14 +17,14 @@ from primus_search.cost.memory.mixer_memory import Saved
 from primus_search.cost.memory.share import BF16_BYTES, MASK_BYTES, Share
 from primus_search.values.candidates import Bools, Floats, Recompute
 from primus_search.values.model import LayerKind, Model, Split, adapted_matrices
-from primus_search.values.model.adapters import FC1, QKV, Adapted
+from primus_search.values.model.adapters import FC1, IN, OUT, QKV, Adapted
 
-OF_NORM = ("linear_qkv", *QKV, "linear_q_down_proj", "linear_kv_down_proj", "linear_in")
+OF_NORM = ("linear_qkv", *QKV, "linear_q_down_proj", "linear_kv_down_proj", IN)
 READ_BY: dict[str, tuple[str, ...]] = {
     "attention norm output": OF_NORM,
     "MLP norm output": ("linear_fc1", *FC1),
     "attention output": ("linear_proj",),
-    "mixer output": ("linear_proj",),
+    "mixer output": ("linear_proj", OUT),
     "latents": ("linear_q_up_proj", "linear_kv_up_proj"),
     "input of q up": ("linear_q_up_proj",),
     "input of kv up": ("linear_kv_up_proj",),

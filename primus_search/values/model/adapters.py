@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from primus_search.values.model.attention_mixers import Attention
 from primus_search.values.model.layer_kinds import LayerKind, NoFeedForward
-from primus_search.values.model.mixer import WeightMatrix, column, row
+from primus_search.values.model.mixer import Mixer, WeightMatrix, column, row
+from primus_search.values.model.scan_mixers import ShortConvolution
 
 if TYPE_CHECKING:
     from primus_search.values.model.decoder import Model
@@ -20,6 +21,8 @@ DEFAULT_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 """What Megatron-Bridge, Primus and NeMo adapt unless told otherwise."""
 EACH, JOINT = "experts", "shared_expert_adapters"
 """Adapters of routed experts: one of each, or one for all of a layer (Megatron-Bridge's `share_expert_adapters`)."""
+IN, OUT = "in_proj", "out_proj"
+"""Products of a scan (Mamba and others) under Megatron-Core's names, whose attention has `linear_proj`."""
 
 ALIASES = {
     "q_proj": "linear_q",
@@ -29,7 +32,6 @@ ALIASES = {
     "qkv_proj": "linear_qkv",
     "query_key_value": "linear_qkv",
     "o_proj": "linear_proj",
-    "out_proj": "linear_proj",
     "output_proj": "linear_proj",
     "Wqkv": "linear_qkv",
     "gate_proj": "linear_fc1_gate",
@@ -40,7 +42,7 @@ ALIASES = {
     "q_b_proj": "linear_q_up_proj",
     "kv_a_proj_with_mqa": "linear_kv_down_proj",
     "kv_b_proj": "linear_kv_up_proj",
-    "in_proj": "linear_in",
+    "linear_in": IN,
 }
 """HuggingFace's and older names of the same matrices."""
 
@@ -51,19 +53,19 @@ GROUPS = {
     "kv down": "linear_kv_down_proj",
     "kv up": "linear_kv_up_proj",
     "output": "linear_proj",
-    "input": "linear_in",
+    "input": IN,
 }
 """Groups of projections that are one matrix of that name."""
 QKV, FC1 = ("linear_q", "linear_k", "linear_v"), ("linear_fc1_gate", "linear_fc1_up")
 LATENTS = ("linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
 EVERY = frozenset(("all", "all-linear"))
 """Words for every matrix of a layer."""
-JOINT_STYLE = (*DEFAULT_MODULES, *LATENTS, "linear_in", JOINT)
-PART_STYLE = (*QKV, "linear_proj", *FC1, "linear_fc2", *LATENTS, "linear_in", EACH)
+JOINT_STYLE = (*DEFAULT_MODULES, *LATENTS, IN, OUT, JOINT)
+PART_STYLE = (*QKV, "linear_proj", *FC1, "linear_fc2", *LATENTS, IN, OUT, EACH)
 JOINED = {"linear_qkv": QKV, "linear_fc1": FC1}
 """Matrices of one product, by the name of the product."""
 KNOWN = tuple(dict.fromkeys((*JOINT_STYLE, *PART_STYLE)))
-HUB_NAMES = tuple(name for name, own in ALIASES.items() if own in PART_STYLE and not name.startswith("linear"))
+HUB_NAMES = (*(name for name, own in ALIASES.items() if own in PART_STYLE and not name.startswith("linear")), IN, OUT)
 """HuggingFace's names of single matrices, which patterns of modules are matched with."""
 
 
@@ -110,9 +112,19 @@ class Adapters:
             raise ValueError(f"modules name {EACH} and {JOINT}; give one of them")
 
 
-def named(names: Iterable[str]) -> tuple[str, ...]:
-    """Modules under the names of Megatron-Core."""
-    return tuple(dict.fromkeys(ALIASES.get(name, name) for name in names))
+def named(names: Iterable[str], model: "Model | None" = None) -> tuple[str, ...]:
+    """Modules under the names of Megatron-Core; `out_proj` is attention's, too, where no scan but a convolution has
+    one: HuggingFace's name in OPT and LFM2."""
+    also = {name: (own,) for name, own in ALIASES.items()}
+    if model is not None:
+        scans = [mixer for kind in model.kinds if _is_scan(mixer := model.mixer(kind), model)]
+        if all(isinstance(one, ShortConvolution) for one in scans):
+            also[OUT] = ("linear_proj", OUT) if scans else ("linear_proj",)
+    return tuple(dict.fromkeys(each for name in names for each in also.get(name, (name,))))
+
+
+def _is_scan(mixer: Mixer, model: "Model") -> bool:
+    return any(p.group == "input" for p in mixer.projections(model.hidden))
 
 
 def modules_of(model: "Model", names: Sequence[str]) -> tuple[str, ...]:
@@ -121,7 +133,7 @@ def modules_of(model: "Model", names: Sequence[str]) -> tuple[str, ...]:
     Names of Megatron-Core match the joint product of experts, for which one adapter serves (Megatron-Bridge's
     `share_expert_adapters`); HuggingFace's match each expert's own. No names: all joint products; `all`: every part.
     """
-    asked = JOINT_STYLE if not names else PART_STYLE if EVERY.intersection(names) else named(names)
+    asked = JOINT_STYLE if not names else PART_STYLE if EVERY.intersection(names) else named(names, model)
     if EACH not in asked and {"linear_fc1", "linear_fc2"}.intersection(names):
         asked = (*asked, JOINT)
     elif JOINT not in asked and {"gate_proj", "up_proj", "down_proj", "gate_up_proj"}.intersection(names):
@@ -196,7 +208,7 @@ def _of_mixer(model: "Model", kind: LayerKind) -> Iterator[tuple[str, WeightMatr
             else:
                 yield "linear_k", p
         elif p.group in GROUPS:
-            yield GROUPS[p.group], p
+            yield OUT if p.group == "output" and _is_scan(mixer, model) else GROUPS[p.group], p
 
 
 def _of_feed_forward(model: "Model", kind: LayerKind) -> Iterator[tuple[str, WeightMatrix]]:
