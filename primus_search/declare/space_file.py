@@ -26,6 +26,7 @@ from primus_search.declare.space_schema import SpaceFile, validate
 from primus_search.declare.workload_file import PolicyError, all_weights, with_documents, workload_of
 from primus_search.files.search_path import FileKind, find, is_path, title
 from primus_search.files.source import Document, join_words, read
+from primus_search.models.model_constants import not_priced
 from primus_search.models.model_files import load_model
 from primus_search.space import (
     AXES,
@@ -155,12 +156,14 @@ class _Assembly(FileProblems):
             return None
         where = self.document.where(("model",))
         if self.model is not None and not shape.ignore and shape.vocab_size is None:
+            self.notes += not_priced(self.model)
             return self.model
         changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
         model = self.collect(partial(changed, shape.model, beside=self.beside, where=where))
         assert model is None or isinstance(model, Model)
         if model is not None:
             self._note_towers(model, shape)
+            self.notes += not_priced(model)
         self.notes += [f"model key '{key}' ignored as told (--ignore)" for key in (model.ignored if model else ())]
         return model
 

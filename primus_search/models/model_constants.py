@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 from primus_search.files.fields import Fields
-from primus_search.files.known_keys import key_table
-from primus_search.values.model import Constants
+from primus_search.files.known_keys import key_table, known_keys
+from primus_search.values.model import Constants, Model
 
 ROPE = ("rope_parameters", "rope_scaling")
 """Mappings of config.json that stretch the rotary frequencies: since transformers 5 with the base, before without."""
@@ -74,6 +74,14 @@ def of_megatron(fields: Fields) -> Constants:
     if given.get("position_embedding_type") in ("none", "learned_absolute"):
         del values["rotary_base"]
     return Constants(**values, rotary_scaling=_megatron_scaling(given), others=())
+
+
+def not_priced(model: Model) -> list[str]:
+    """Notes on what a model has that moves time or memory and is not priced, each with its effect."""
+    effects, own = known_keys("huggingface").effects, model.constants
+    given = (*own.others, ("attention_dropout", own.attention_dropout), ("hidden_dropout", own.hidden_dropout))
+    met = ((key, value) for key, value in given if key in effects and value)
+    return [f"{key} of {model.name}: {value} (not priced: {effects[key]})" for key, value in met]
 
 
 CONSTANT_KEYS = frozenset({

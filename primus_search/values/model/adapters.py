@@ -115,7 +115,7 @@ class Adapters:
 def named(names: Iterable[str], model: "Model | None" = None) -> tuple[str, ...]:
     """Modules under the names of Megatron-Core; `out_proj` is attention's, too, where no scan but a convolution has
     one: HuggingFace's name in OPT and LFM2."""
-    also = {name: (own,) for name, own in ALIASES.items()}
+    also: dict[str, tuple[str, ...]] = {name: (own,) for name, own in ALIASES.items()}
     if model is not None:
         scans = [mixer for kind in model.kinds if _is_scan(mixer := model.mixer(kind), model)]
         if all(isinstance(one, ShortConvolution) for one in scans):
