@@ -3,8 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
+from primus_search.files.known_keys import key_table
+from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_variables import UNSET
 
 
@@ -44,31 +49,63 @@ _IN_ALL = ("-np", "--num_processes", "--num-processes", "--ntasks", "-n")
 """Options of launchers for processes in all."""
 
 
-def world_of(words: list[str], header: Mapping[str, str]) -> World:
+def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = None) -> World:
     """The GPUs that a command starts by its launcher, else by the header of its Slurm script; none where neither says.
 
-    torchrun starts one process where its command names no number (torch/distributed/run.py).
+    torchrun starts one process where neither its command nor a variable names a number (torch/distributed/run.py:
+    `PET_NNODES`). folder: where a file of hosts lies.
     """
-    pairs = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    pairs = _canonical([part for word in words for part in _parts(word)], folder)
     given = {word: int(value) for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if whole_number(value)}
-    of_header, in_header = _of_header(header)
+    (of_header, in_header), pods = _of_header(header), int(header.get("PET_NNODES", 0))
     in_all = next((given[one] for one in _IN_ALL if one in given), 0)
     machines = next((given[one] for nodes, _ in _SIZES for one in nodes if one in given), 0)
     for nodes, each in _SIZES:
         per = next((given[one] for one in each if one in given), 0)
         is_known = any(one in given for one in nodes) or not any(one in pairs for one in nodes)
         if per and is_known:
-            alone = 1 if "torchrun" in words[0] else in_header
-            many = next((given[one] for one in nodes if one in given), machines or alone)
+            alone = pods if pods or "torchrun" in words[0] else in_all // per or in_header
+            many = next((given[one] for one in nodes if one in given), machines or alone or 1)
             return World(per * many, per)
     before = words[: next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))]
     is_torchrun = any(word.rpartition("/")[2] == "torchrun" or word in _RUN_MODULES for word in before)
     if is_torchrun and not any(one in pairs for one in _SIZES[0][1]) and not any(map(UNSET.search, before)):
-        alone = 0 if any(one in pairs for one in _SIZES[0][0]) else 1
-        return World(machines or alone, 1 if machines or alone else 0)
+        one_node = int(not any(one in pairs for one in _SIZES[0][0]))
+        many = machines or one_node * (pods or 1)
+        per = int(header.get("PET_NPROC_PER_NODE", 1)) if many else 0
+        return World(many * per, per)
     if in_all:
         return World(in_all, in_all // machines if machines and in_all % machines == 0 else min(of_header, in_all))
     return World(in_header * of_header, of_header)
+
+
+def _parts(word: str) -> list[str]:
+    return word.split("=", 1) if word.startswith("-") and not word.startswith("-D") else [word]
+
+
+def _canonical(words: list[str], folder: Path | None) -> list[str]:
+    """The words of a command, options of other programs as those of torchrun and Slurm (`spaces/keys/worlds.yaml`).
+
+    Counts of a list of hosts stand first: what the command names itself wins.
+    """
+    names = {word.rpartition("/")[2] for word in words}
+    rows = [row for row in key_table("worlds") if any(re.fullmatch(row["program"], one) for one in names)]
+    counted, kept = list[str](), list[str]()
+    for word, value in zip(words, [*words[1:], ""], strict=True):
+        row: Mapping[str, Any] = next((one for one in rows if re.fullmatch(one["option"], word)), {})
+        found = re.fullmatch(row.get("value", r"([0-9]+)"), value) if row and "each" not in row else None
+        counted += _hosts(row, value, folder) if "each" in row else []
+        kept += [text for pair in zip(row["as"], found.groups(), strict=True) for text in pair] if found else [word]
+    return counted + kept
+
+
+def _hosts(row: Mapping[str, Any], value: str, folder: Path | None) -> list[str]:
+    """Nodes, and devices of the first, of a list or a file of hosts; nodes without a number of a file not there."""
+    file = beside(folder, value) if folder is not None and row.get("is_file") else None
+    text = read_text(file, most=MAX_TABLE_BYTES) if file else "" if row.get("is_file") else value
+    nodes = [next(filter(None, one.groups()), "") for one in re.finditer(row["each"], text)]
+    each = [str(one.count(",") + 1) if row.get("is_listed") else one for one in nodes[:1]]
+    return [part for pair in zip(row["as"], [str(len(nodes) or ""), *each], strict=False) for part in pair]
 
 
 _LISTS = re.compile(r"--(?:include[ =](?:[\w.-]{1,80}:)?|gpu[_-]ids[ =])(\d[\d,]*)|--(?:gpus|devices)[ =](\d+,[\d,]*)")
@@ -87,5 +124,10 @@ _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 def _of_header(header: Mapping[str, str]) -> tuple[int, int]:
     """GPUs of a node and nodes of a Slurm header; 0 GPUs where it gives none."""
-    each = header.get("SLURM_GPUS_PER_NODE") or header.get("SLURM_NTASKS_PER_NODE") or 0
-    return int(each), int(header.get("SLURM_NNODES", 1))
+    given = {name: int(header.get(f"SLURM_{name}", 0)) for name in ("NNODES", "NTASKS_PER_NODE", "GPUS_PER_TASK")}
+    nodes, tasks = given["NNODES"] or int(header.get("PET_NNODES", 1)), given["NTASKS_PER_NODE"]
+    in_all = int(header.get("SLURM_GPUS") or header.get("SLURM_NTASKS") or 0)
+    each = int(header.get("SLURM_GPUS_PER_NODE") or header.get("PET_NPROC_PER_NODE") or 0) or tasks * (
+        given["GPUS_PER_TASK"] or 1
+    )
+    return each or in_all // nodes, nodes

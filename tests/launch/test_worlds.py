@@ -1,6 +1,7 @@
 """Random worlds, 1 to 4,096 GPUs on nodes of 1 to 100: as many as were started, in a file, a space and a logged job."""
 
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,104 @@ def made(space: Space) -> tuple[int, int, int]:
     found = Enumerator(space).rows(np.zeros(1, np.int64))
     cluster = space.cluster
     return cluster.num_nodes, cluster.network.gpus_per_node, int(space.job_on(space.clusters[0]).degrees(found).dp[0])
+
+
+COMMANDS = {
+    "torchrun from one to as many nodes": "torchrun --nnodes=1:{n} --nproc_per_node={m} {job}",
+    "Slurm, all GPUs": "#!/bin/bash\n#SBATCH -N {n}\n#SBATCH --gpus={g}\n#SBATCH --ntasks={g}\nsrun python {job}",
+    "Slurm, all tasks": "#!/bin/bash\n#SBATCH -N {n}\n#SBATCH -n {g}\nsrun python {job}",
+    "Slurm, GPUs of a task": "#!/bin/bash\n#SBATCH -N {n}\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-task={m}\n"
+    "srun torchrun --nnodes {n} --nproc-per-node $SLURM_GPUS_PER_TASK {job}",
+    "PBS": "#!/bin/bash\n#PBS -l select={n}:ncpus=8:ngpus={m}:mpiprocs={m}\nmpirun -np {g} python {job}",
+    "Open MPI": "mpirun -np {g} -N {m} python {job}",
+    "Open MPI, mapped": "mpirun -np {g} --map-by ppr:{m}:node python {job}",
+    "MPICH": "mpiexec -n {g} -ppn {m} python {job}",
+    "hosts": "horovodrun -np {g} -H {hosts} python {job}",
+    "file of hosts": "mpirun -np {g} --hostfile hosts python {job}",
+    "DeepSpeed": "deepspeed --num_nodes {n} --num_gpus {m} {job}",
+    "DeepSpeed, file of hosts": "deepspeed --hostfile=./hosts {job}",
+    "DeepSpeed, devices of hosts": 'deepspeed --include "{listed}" {job}',
+    "accelerate": "accelerate launch --num_machines={n} --num_processes=$(({n}*{m})) {job}",
+    "torchx": "torchx run -s slurm dist.ddp -j {n}x{m} --script {job}",
+    "jsrun": "jsrun -n {n} -g {m} -a {m} python {job}",
+    "flux": "flux run -N {n} -n {g} -g 1 python {job}",
+}
+POD = """containers:
+{pad}- command: ["bash", "-c", "{run}"]
+{pad}  resources: {{limits: {{nvidia.com/gpu: {m}}}}}
+"""
+MANIFESTS = {
+    "PyTorchJob": """spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: {n}
+      template:
+        spec:
+          {pod}""",
+    "MPIJob": """spec:
+  mpiReplicaSpecs:
+    Launcher:
+      template:
+        spec:
+          containers: [{{command: [bash, -c, "mpirun -np {g} python {job}"]}}]
+    Worker:
+      replicas: {n}
+      template:
+        spec:
+          containers:
+          - resources: {{limits: {{amd.com/gpu: {m}}}}}
+""",
+    "JobSet": """spec:
+  replicatedJobs:
+  - replicas: 1
+    template:
+      spec:
+        parallelism: {n}
+        template:
+          spec:
+            {pod}""",
+    "LeaderWorkerSet": """spec:
+  replicas: 1
+  leaderWorkerTemplate:
+    size: {n}
+    workerTemplate:
+      spec:
+        {pod}""",
+    "TrainJob": """spec:
+  trainer:
+    numNodes: {n}
+    numProcPerNode: {m}
+    command: [bash, -c, "torchrun {job}"]
+""",
+    "SkyPilot": """num_nodes: {n}
+resources: {{accelerators: "H100:{m}"}}
+run: |
+  torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE {job}
+""",
+}
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *MANIFESTS])
+def test_a_world_is_that_of_its_command_or_manifest(name: str, tmp_path: Path) -> None:
+    for n, m in ((3, 4), (2, 16), (5, 1), (1, 3), (256, 16)):
+        job = SCRIPT[SCRIPT.index("pretrain_gpt.py") :].format(batch=4 * n * m)
+        (tmp_path / "hosts").write_text("".join(f"host{node} slots={m}\n" for node in range(n)))
+        of_all = {"n": n, "m": m, "g": n * m, "job": job, "hosts": ",".join(f"h{node}:{m}" for node in range(n)),
+                  "listed": "@".join(f"h{node}:{','.join(map(str, range(m)))}" for node in range(n))}  # fmt: skip
+        if text := MANIFESTS.get(name):
+            pad = re.search(r"( *)\{pod\}", text)
+            of_all["pod"] = POD.format(pad=pad[1] if pad else "", run=f"torchrun --nproc_per_node {m} {job}", m=m)
+            text = f"apiVersion: v1\nkind: {name}\n{text}"
+        path = tmp_path / ("job.yaml" if text else "run.sh")
+        path.write_text((text or COMMANDS[name]).format(**of_all))
+        begun = start(path, "h100", 0)
+        assert (begun.nodes, begun.per_node) == (n, m)
+
+
+def test_hosts_of_a_file_that_is_not_there_are_assumed_and_said(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("deepspeed --hostfile /job/hosts " + SCRIPT[SCRIPT.index("pretrain_gpt.py") :].format(batch=64))
+    assert any("1 node assumed" in note for note in start(path, "h100", 0).notes)
 
 
 @pytest.mark.parametrize(("nodes", "each"), worlds(30))

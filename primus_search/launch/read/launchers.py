@@ -160,7 +160,7 @@ def read_launcher(
     if not runs:
         raise ValueError(f"wants arguments: {started_with(text, '1')}")
     _refuse_several(launcher, runs)
-    started = _world(launcher, given, runs[-1], variables)
+    started = _world(launcher, given, runs[-1], variables, path.parent)
     given = _beneath(path, launcher) | given
     named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
     absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
@@ -333,7 +333,7 @@ def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
             )
 
 
-def _world(launcher: Launcher, given: Settings, words: list[str], variables: Mapping[str, str]) -> World:
+def _world(launcher: Launcher, given: Settings, words: list[str], variables: Mapping[str, str], folder: Path) -> World:
     nodes, each, gpus = (
         next((int(n) for key in keys if (n := str(given.get(key) or variables.get(key, ""))).isdecimal()), 0)
         for keys in (launcher.nodes, launcher.per_node, launcher.gpus)
@@ -342,7 +342,8 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
         return World(0, each)  # how many nodes, the file does not say
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
-    world = NO_WORLD if each or not words else world_of(words, {})
+    of_operator = {key: value for key, value in variables.items() if key[:4] == "PET_" and value.isdecimal()}
+    world = NO_WORLD if each or not words else world_of(words, of_operator, folder)
     each = each or (0 if world else listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
 

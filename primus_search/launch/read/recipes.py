@@ -198,7 +198,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
-        world = World(gpus, per_node) if gpus else world_of(words, bash.slurm(text))
+        world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
         runs.append(NamedRecipe(name, overrides, world))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):

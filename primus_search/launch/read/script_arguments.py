@@ -87,7 +87,7 @@ def _settings(script: bash.Script) -> dict[str, Any]:
         return _arguments(listed + texts) | {key: value for _, found in runs for key, value in found.items()}
     words, last = trainings[-1]
     differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
-    launched = world_of(words, bash.slurm(script.text))
+    launched = world_of(words, script.header, script.folder)
     started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
     return last | ({STARTS: differs} if differs else {}) | started | variables_of(script.variables.values)
 

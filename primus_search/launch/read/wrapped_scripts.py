@@ -5,6 +5,7 @@ script_in(Path("job.yaml"), "kind: PyTorchJob ...")     # "export NNODES=\"4\"\n
 
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def script_in(path: Path, text: str) -> str:
         documents = [parse(part, path.name).data for part in re.split(r"^---.*$", text, flags=re.MULTILINE)]
     except InputError:
         return ""
-    return "\n".join(line for one in documents for line in _lines(one))
+    return "\n".join(line for one in documents for line in (*_started(one), *_lines(one)))
 
 
 _CALLED = re.compile(
@@ -51,6 +52,35 @@ def called_in(path: Path, text: str) -> str:
     return "\n".join(
         read_text(file, most=MAX_TABLE_BYTES) for file in files if file and file.resolve() != path.resolve()
     )
+
+
+COPIES = ("replicas", "parallelism", "size", "numNodes", "num_nodes")
+"""Keys of a manifest or a task that multiply the pods below them."""
+DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "accelerators", "numProcPerNode")
+WORLD = (("PET_NNODES", "SKYPILOT_NUM_NODES"), ("PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"))
+"""Variables that operators of Kubeflow and SkyPilot set for nodes and for devices of one."""
+
+
+def _started(node: Any) -> Iterator[str]:
+    """The variables of the pods with devices that a document starts."""
+    pods = [(copies, each) for copies, each in _pods(node, 1) if copies and each]
+    for names, count in zip(WORLD, (sum(copies for copies, _ in pods), pods[0][1] if pods else 0), strict=True):
+        yield from (f"export {name}={count}" for name in names if count)
+
+
+def _pods(node: Any, copies: int) -> Iterator[tuple[int, int]]:
+    """Copies of each pod, and its devices."""
+    for one in node if isinstance(node, list) else ():
+        yield from _pods(one, copies)
+    if not isinstance(node, Mapping):
+        return
+    copies *= prod(node[key] for key in COPIES if isinstance(node.get(key), int))
+    for key, value in node.items():
+        if key in DEVICES:
+            count = next(iter(value.values()), 0) if isinstance(value, Mapping) else str(value).rpartition(":")[2]
+            yield copies, int(count) if str(count).isdecimal() else 1
+        elif key not in ("requests", "leaderTemplate"):  # beside limits, and one of the workers
+            yield from _pods(value, copies)
 
 
 def _lines(node: Any) -> Iterator[str]:

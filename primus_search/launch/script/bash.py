@@ -121,6 +121,11 @@ class Script:
     def __post_init__(self) -> None:
         self.variables = Variables(environ=self.environ, output=self._output)
 
+    @property
+    def header(self) -> dict[str, str]:
+        """Variables by which Slurm or an operator of Kubernetes starts it."""
+        return slurm(self.text) | {k: v for k, v in self.variables.values.items() if k[:4] == "PET_" and v.isdecimal()}
+
     def follow(self, text: str) -> bool:
         """Follow further commands; the status of the last."""
         self.variables.depth += 1
@@ -483,14 +488,18 @@ def short(text: str) -> str:
 
 
 def slurm(text: str) -> dict[str, str]:
-    """Variables that Slurm sets for a script with `#SBATCH` lines."""
+    """Variables that Slurm sets for a script with `#SBATCH` lines; those of the same meaning for `#PBS` lines."""
+    if pbs := re.search(r"^#PBS -l select=(\d{1,6})\S{0,200}?:ngpus=(\d{1,4})", text, re.MULTILINE):
+        return {"SLURM_NNODES": pbs[1], "SLURM_GPUS_PER_NODE": pbs[2]}
     lines = re.findall(r"^#SBATCH(\s[^\n]{0,400})", text, re.MULTILINE)
     head = {
         key: value for line in lines for key, value in re.findall(r"\s(--?[\w-]{1,40})[ =\t]+(?!-)(\S{1,80})", line)
     }
     gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
     given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
-             "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1]}  # fmt: skip
+             "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1],
+             "GPUS_PER_TASK": head.get("--gpus-per-task"),
+             "GPUS": (head.get("--gpus") or head.get("-G", "")).rsplit(":")[-1]}  # fmt: skip
     found = {f"SLURM_{name}": value for name, value in given.items() if value and whole_number(value)}
     alias = {"SLURM_JOB_NUM_NODES": "SLURM_NNODES", "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE"}
     return found | {name: found[one] for name, one in alias.items() if one in found}
