@@ -23,6 +23,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read import torchtitan
+from primus_search.launch.read.launcher_documents import ENDS
 from primus_search.launch.read.launchers import NotModelled, launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
@@ -33,6 +34,8 @@ from primus_search.launch.read.megatron_experiments import (
     of_settings,
 )
 from primus_search.launch.read.other_files import command, not_read, recipes_in
+from primus_search.launch.read.primus_experiments import STARTS as STARTS_PRIMUS
+from primus_search.launch.read.primus_experiments import of_command as of_primus_command
 from primus_search.launch.read.primus_experiments import of_primus
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
@@ -97,6 +100,8 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
         return of_configuration
     if path.suffix == ".json" and is_dump(text):
         return of_dump
+    if path.suffix not in ENDS and STARTS_PRIMUS.search(text):
+        return of_primus_command
     if launcher := launcher_of(path, text):
         return partial(read_launcher, launcher=launcher, of_contract=of_settings)
     if path.suffix == ".toml":

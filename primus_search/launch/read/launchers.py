@@ -78,7 +78,7 @@ def _of_script(
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
-    runs = [one for one in runs if _has_keys(launcher, dict(_words(one)))] or runs
+    runs = [one for one in runs if _has_keys(launcher, dict(command_settings(one)))] or runs
     words = runs[-1] if runs else []
     given: dict[str, Any] = {}
     for word in words:
@@ -87,7 +87,7 @@ def _of_script(
         if is_document and (file := beside(path.parent, name)):
             told = settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
             given |= {key: value for key, value in told.items() if value != AUTO}
-    for key, value in _words(words):
+    for key, value in command_settings(words):
         given[key] = written(value)
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
@@ -103,7 +103,7 @@ def _has_keys(launcher: Launcher, given: Settings) -> bool:
 def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
     counted = {*launcher.renamed, *launcher.translated, *launcher.model, *launcher.own, *names_in(launcher)}
-    given = [{key: str(value) for key, value in _words(words) if key in counted} for words in runs]
+    given = [{key: str(value) for key, value in command_settings(words) if key in counted} for words in runs]
     differ = sorted({key for one in given for key in one if any(other.get(key) != one[key] for other in given)})
     if differ:
         listed = (f"{key} ({', '.join(dict.fromkeys(one.get(key, 'none') for one in given))})" for key in differ)
@@ -118,7 +118,7 @@ PROGRAM = "program or file"
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
 
 
-def _words(words: list[str]) -> Iterator[tuple[str, Any]]:
+def command_settings(words: list[str]) -> Iterator[tuple[str, Any]]:
     """`--key value ...`, `--key=value` and `section.key=value` of a command."""
     several: dict[str, list[str]] = {}
     name = ""
@@ -153,7 +153,7 @@ def read_launcher(
     """
     if path.suffix in ENDS:
         own = of_program(path, text) if launcher.calls else settings_of(path, text)
-        given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in _words([*arguments])}}
+        given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in command_settings([*arguments])}}
         runs, variables = [list[str]()], dict[str, str]()
     else:
         given, runs, variables = _of_script(path, bash.followed(text, os.environ, path.parent), launcher)

@@ -1,38 +1,102 @@
-"""The experiment of a YAML of Primus: its Megatron and torchtitan back ends, and those that a table of names reads."""
+"""The experiment of a YAML of Primus: its Megatron and torchtitan back ends, and those that a table of names reads; and
+the command that starts one with settings over it.
+
+    primus-cli slurm srun -N 4 -- train pretrain --config exp_pretrain.yaml --micro_batch_size 2
+    EXP=exp_pretrain.yaml bash ./examples/run_pretrain.sh --micro_batch_size 2
+"""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
-from primus_search.files.source import Document, read
+from primus_search.files.source import Document, parse, plain, read, shown
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read import torchtitan
+from primus_search.launch.read.launcher_documents import written
+from primus_search.launch.read.launcher_models import as_script_text
 from primus_search.launch.read.launcher_table import launchers
-from primus_search.launch.read.launchers import of_given
+from primus_search.launch.read.launchers import command_settings, of_given
 from primus_search.launch.read.megatron import candidate_words
 from primus_search.launch.read.megatron_experiments import must_be_mapping, of_settings
 from primus_search.launch.read.torchtitan_command import JOB_FILES
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import variables_of
-from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, look_up
-from primus_search.models.model_files import load_model
-from primus_search.values.machine.framework import NOTHING
+from primus_search.launch.script import bash
+from primus_search.launch.script.files_beside import beside
+from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.world import NO_WORLD, World
+from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
+from primus_search.values.machine.framework import NOTHING, Settings
 from primus_search.values.model import Model
 
 TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
 """Where Primus has the model files of its torchtitan back end."""
 
 
-def of_primus(path: Path, _: str, world: int, model: Model | None) -> Experiment:
-    document = read(path)
+STARTS = re.compile(r"(?<![\w.-])primus-cli(?![\w-])|\brun_(?:(?:local|slurm|k8s)_)?pretrain(?:_cli)?\.sh\b")
+"""What a command has that starts Primus."""
+_EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
+"""GPUs of a node where none are named (runner/primus-cli-direct.sh), and options that give its nodes."""
+
+
+def of_command(path: Path, text: str, world: int, model: Model | None) -> Experiment:
+    """The job that the last command of a script starts. Raises ValueError where it starts none, or without its file."""
+    script = bash.followed(text, os.environ, path.parent)
+    values = {**os.environ, **bash.slurm(text), **script.variables.values}
+    runs = [words for words in script.commands if any(STARTS.search(word) for word in words)]
+    if not runs:
+        raise ValueError(f"starts no experiment of Primus{f': it exits in line {script.left}' * bool(script.left)}")
+    words = runs[-1]
+    at = (
+        words.index("--config") if "--config" in words else next(i for i, one in enumerate(words) if STARTS.search(one))
+    )
+    before, given = words[:at], {key: _given(one) for key, one in command_settings(words[at:])}
+    given.pop("backend_path", None)
+    name = given.pop("config", values.get("EXP", ""))
+    if not name or UNSET.fullmatch(name):
+        raise ValueError("starts Primus without a file: set EXP in the environment (EXP=FILE before the command)")
+    file = beside(path.parent, name) or beside(Path(values.get("PRIMUS_PATH", ".")), name)
+    if file is None:
+        raise ValueError(f"starts {as_script_text(name)}, which is not beside it, nor in $PRIMUS_PATH")
+    if missing := UNSET.search(" ".join(map(str, given.values()))):
+        raise ValueError(
+            f"depends on {missing[1]}: set it in the environment (NAME=value before the command), or --args"
+        )
+    nodes = next((value for word, value in pairwise(before) if word in _SETS_NODES), values.get("NNODES", "1"))
+    each = values.get("GPUS_PER_NODE", _EACH)
+    gpus = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else 0
+    started = World(gpus, int(each)) if gpus else NO_WORLD
+    held = {key: value for key, value in values.items() if not UNSET.search(value)}
+    laid = _VARIABLE.sub(lambda found: held.get(found[1], found[0]), read_text(file, most=MAX_TABLE_BYTES))
+    return replace(of_primus(file, laid, started.gpus or world, model, given), path=path, world=started)
+
+
+def _given(value: Any) -> Any:
+    """A value of a command as YAML has it, without quotes around it (primus/core/utils/arg_utils.py)."""
+    found = written(value.strip("'\"") if isinstance(value, str) else value)
+    if isinstance(found, list):
+        return [plain(one) for one in found]
+    return plain(found) if isinstance(found, str) else found
+
+
+_VARIABLE = re.compile(r"\$\{(\w{1,200})(?::[^}]{0,400})?\}")
+
+
+def of_primus(path: Path, text: str, world: int, model: Model | None, given: Settings = NOTHING) -> Experiment:
+    """The job of an experiment; `given`: settings over its overrides."""
+    document = parse(text, shown(path))
     module = _trainer(document)
+    module["overrides"] = {**(module.get("overrides") or {}), **given}
     back_end = str(module.get("framework", "megatron"))
     trained = SFT if TRAINERS[1] in document.data["modules"] else NOTHING
     if back_end == "torchtitan":
@@ -46,9 +110,9 @@ def of_primus(path: Path, _: str, world: int, model: Model | None) -> Experiment
         what = f"framework '{back_end}' is not read; read: megatron, torchtitan, {', '.join(BACK_ENDS)}"
         raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
-    given = experiment_settings(document, path)
-    found, origin = translated(framework, given)
-    loaded, problems = (model, ()) if model else _model_of(path)
+    settings = experiment_settings(document, path)
+    found, origin = translated(framework, settings)
+    loaded, problems = (model, ()) if model else _model_of(document, path)
     row, keys = candidate_words(framework, found, loaded, world)
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
@@ -57,7 +121,7 @@ def of_primus(path: Path, _: str, world: int, model: Model | None) -> Experiment
     sections = {key.partition(".")[0] for key in lora.read}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
-    written = {key: value for key, value in given.items() if key not in sections} | variables_of(os.environ)
+    written = {key: value for key, value in settings.items() if key not in sections} | variables_of(os.environ)
     return replace(made, written=written, tuning=tuning or trained)
 
 
@@ -93,7 +157,7 @@ def _given_to_back_end(
     return given, name
 
 
-def _trainer(document: Document) -> Mapping[str, Any]:
+def _trainer(document: Document) -> dict[str, Any]:
     """The module of an experiment that trains: pre-training, or fine-tuning of every weight."""
     modules = document.data.get("modules") if isinstance(document.data, dict) else None
     name = next((one for one in TRAINERS if isinstance(modules, dict) and isinstance(modules.get(one), dict)), None)
@@ -101,14 +165,14 @@ def _trainer(document: Document) -> Mapping[str, Any]:
         names = ", ".join(modules) if isinstance(modules, dict) else "none"
         what = f"expected modules.{' or modules.'.join(TRAINERS)} (modules: {names})"
         raise InputError([document.problem(("modules",), what)])
-    module: Mapping[str, Any] = document.data["modules"][name]
+    module: dict[str, Any] = document.data["modules"][name]
     overrides = module.get("overrides") or {}
     must_be_mapping(document, overrides, ("modules", name, "overrides"))
     return module
 
 
-def _model_of(path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
+def _model_of(document: Document, path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
     try:
-        return load_model(str(path)), ()
+        return from_document(document, path), ()
     except InputError as error:
         return None, error.problems

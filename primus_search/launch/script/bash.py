@@ -169,7 +169,8 @@ class Script:
             for sign, block in zip(node.words, node.blocks, strict=True):
                 if not sign or status is (sign == "&&"):
                     status = self._run(block, asks=asks)
-            del self.open[opened:]
+            if not asks:  # of a condition, whose body follows
+                del self.open[opened:]
             return status
         elif node.kind == "if":
             self._branch(node)
@@ -477,6 +478,8 @@ def _script_run(words: list[str], i: int) -> list[str]:
     rest = words[i + 1 :]
     plain = rest[next((n for n, one in enumerate(rest) if not one.startswith("-")), len(rest)) :]
     if words[i] in ("srun", "sbatch"):
+        options = [n for n, one in enumerate(rest[:-1]) if one == "--" and rest[n + 1].startswith("-")]
+        rest = rest[: options[0]] if options else rest  # behind them those of another launcher
         named = rest[next((n for n, one in enumerate(rest) if one.endswith((".sh", ".slurm", ".sbatch"))), len(rest)) :]
         return named or (plain if words[i] == "sbatch" else [])
     return plain if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
