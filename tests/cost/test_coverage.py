@@ -12,6 +12,7 @@ from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Fp8, Recompute, Sharding
 from primus_search.values.job import Job
+from primus_search.values.knobs import CudaGraph
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.ranges import Range, Ranges
 from primus_search.values.workload import Workload
@@ -66,6 +67,15 @@ def test_a_regime_that_no_run_had_is_named() -> None:
     job = Job(MODEL, load_cluster("h100", 16), Workload(seq_length=8192, global_batch_size=1024))
     table = Candidates.table(sharding=[int(Sharding.FSDP2), int(Sharding.MEGATRON_FSDP)], recompute=how["recompute"])
     assert had_regime(job, table, load_ranges()).tolist() == [True, False]
+
+
+def test_memory_of_a_graph_of_the_whole_iteration_rests_on_one_pair() -> None:
+    """Of experts, and where the stack's pool grows with it: XLA plans the step's buffers."""
+    cluster, graph = load_cluster("b200", 4), {"tp": 1, "ep": 8, "cuda_graph": int(CudaGraph.FULL)}
+    said = parts_of(cluster, model="qwen3_30b_a3b", **graph)["memory of the graph"]
+    assert (said.is_calibrated, said.why) == (False, "one published pair of runs")
+    for model, knobs in (("qwen3_30b_a3b", graph | {"cuda_graph": 0}), ("llama3_70b", graph | {"ep": 1})):
+        assert "memory of the graph" not in parts_of(cluster, model=model, **knobs)
 
 
 def test_a_precision_without_points_is_named() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.base.units import GB
+from primus_search.cost.confidence.fit import graph_spread
 from primus_search.cost.laws.measured_correction import RECIPES
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations
@@ -63,6 +64,8 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
     found += judged("grouped GEMM", experts)
     found += judged("collectives", _collectives(job, one))
     found += judged("memory", [peak])
+    if graph_spread(job, one)[0]:
+        found.append(Covered(part="memory of the graph", is_calibrated=False, why="one published pair of runs"))
     found += judged("regime", [_Asked(kind=regimes_of(job, one)[0], sizes=(), names=())])
     found.append(_stack(job, one, ranges))
     return tuple(_overridden(part, cluster.overridden) for part in found)

@@ -53,6 +53,12 @@ def _of_needed(job: Job, c: Candidates, needed_bytes: Floats) -> Floats:
     return (1.0 - WHOLE_LOGITS) * found + WHOLE_LOGITS * _within(job, c, needed_bytes + _whole_logits_bytes(job, c))
 
 
+def graph_spread(job: Job, c: Candidates) -> Floats:
+    """What a graph of the whole iteration of experts adds to the spread: the residual of the one published pair."""
+    is_whole = (job.model.moe is not None) & (c.graph_scope(job.stack.host.cuda_graph) == CudaGraph.FULL)
+    return np.asarray(is_whole * job.stack.memory.whole_graph_spread)
+
+
 def _within(job: Job, c: Candidates, needed_bytes: Floats) -> Floats:
     """Probability that so many projected bytes are within the device's memory.
 
@@ -61,13 +67,11 @@ def _within(job: Job, c: Candidates, needed_bytes: Floats) -> Floats:
 
     Formula: Phi(ln(hbm / needed) / spread); 0.5 where exactly the whole device is needed. The band of doubtful software
     adds |ln end| / 1.645 to the spread, in squares, by its end on the side where the room lies: its upper end where
-    there is room to spare, the lower one where there is too little. A graph of the whole iteration of experts adds the
-    stack's `whole_graph_spread`, in squares.
+    there is room to spare, the lower one where there is too little. `graph_spread` is added likewise.
     Valid: residuals of the runs in docs/cost/memory.md; independent errors assumed.
     """
     distance = np.log(job.room_bytes() / needed_bytes)
-    is_whole = (job.model.moe is not None) & (c.graph_scope(job.stack.host.cuda_graph) == CudaGraph.FULL)
-    spread = np.hypot(job.accelerator.footprint.spread, is_whole * job.stack.memory.whole_graph_spread)
+    spread = np.hypot(job.accelerator.footprint.spread, graph_spread(job, c))
     error = memory_error(job.cluster, job.model)
     if error is not None:
         end = np.where(distance > 0.0, error.high, error.low)

@@ -57,7 +57,7 @@ class KeptMemory:
     activation_share  Allocator slack: reserved but unallocated bytes per allocated byte that comes and goes.
     tight_slack  Share of that slack that stays when the device is full and the allocator frees its cache.
     whole_graph_spread  Standard deviation of log(measured / projected bytes) that a graph of the whole iteration of
-        experts brings along: what a side stream frees is not used again while it is captured.
+        experts brings along, from one published pair: what a side stream frees is not used again while it is captured.
     fixed_bytes  Workspaces that do not grow with anything.
     peaks_seen  Published peaks that this section was compared with; 0: none, so that it is doubtful.
     driver_bytes  What the driver shows beyond torch, the device's context and its communicators.
