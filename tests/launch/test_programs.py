@@ -80,7 +80,18 @@ from trl import GRPOConfig, GRPOTrainer
 config = dict(per_device_train_batch_size=8, max_prompt_length=512, max_completion_length=1024, bf16=True)
 GRPOTrainer(model="Qwen/Qwen2.5-0.5B-Instruct", args=GRPOConfig(**config), reward_funcs=score)
 """
+MLPERF = """
+source $(dirname ${BASH_SOURCE[0]})/config_common.sh
+export MODEL_SIZE="405b"
+export MINIBS=72
+export TENSOR_MODEL_PARALLEL=2 PIPELINE_MODEL_PARALLEL=8 INTERLEAVED_PIPELINE=8 CONTEXT_PARALLEL=2
+export DGXNNODES=128
+export DGXNGPU=4
+"""
+MLPERF_LORA = "export MINIBS=1 CP=8 TP=1 PP=1 SP=0 MBS=1 FP8=True\nexport DGXNNODES=18\nexport DGXNGPU=4\n"
 FILES = {
+    "config.sh": MLPERF,
+    "config_lora.sh": MLPERF_LORA,
     "recipe.py": RECIPE,
     "full.py": TUNED.format(scheme="None"),
     "lora.py": TUNED.format(scheme="'lora'"),
@@ -99,6 +110,10 @@ JOBS: dict[str, dict[str, Any]] = {
     "tune.py": {"program": "Hugging Face Trainer (program in Python)", "seq_length": 2048, "micro_batch_size": 2,
                 "batch": 128, "state_format": "bf16_all", "recompute": "none"},
     "sloth.py": {"program": "Unsloth (program in Python)", "seq_length": 2048, "batch": 8, "micro_batch_size": 2},
+    "config.sh": {"program": "MLPerf (NeMo, variables of a configuration)", "seq_length": 8192, "batch": 1152,
+                  "gpus": 512, "tp": 2, "pp": 8, "vpp": 8, "cp": 2, "micro_batch_size": 2},
+    "config_lora.sh": {"program": "MLPerf (NeMo, LoRA of Llama 2 70B, variables of a configuration)", "batch": 9,
+                       "gpus": 72, "cp": 8, "tp": 1},
     "grpo.py": {"program": "Hugging Face Trainer (GRPO, program in Python)", "seq_length": 1536, "batch": 128},
 }  # fmt: skip
 
@@ -106,6 +121,7 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_program_is_the_job_that_its_calls_configure(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(FILES[name])
+    (tmp_path / "config_common.sh").write_text("export MICRO_BATCH_SIZE=2")
     assert_read(tmp_path / name, JOBS[name])
 
 

@@ -22,6 +22,7 @@ class Launcher:
     program      of a script: what the command that starts it has (a regular expression)
     is_command   whether it is started by that alone, never by a document
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
+    exports      whether a script of it starts nothing and gives the settings as variables
     base         its own document beneath every command, by its path in a copy of it
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
@@ -53,6 +54,7 @@ class Launcher:
     program: str = ""
     is_command: bool = False
     calls: bool = False
+    exports: bool = False
     base: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)

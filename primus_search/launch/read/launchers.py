@@ -79,8 +79,10 @@ def _of_script(
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, dict(command_settings(one)))] or runs
-    words = runs[-1] if runs else []
     given: dict[str, Any] = {}
+    if launcher.exports:
+        given, runs = {key: written(value) for key, value in script.variables.values.items()}, [[]]
+    words = runs[-1] if runs else []
     for word in words:
         name = word.rpartition("=")[2]
         is_document = name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name)
