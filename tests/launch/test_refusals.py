@@ -38,6 +38,7 @@ ILLEGAL = {
     "--pipeline-model-parallel-size 5": "world_divides",
     "--pipeline-model-parallel-size 16 --num-layers 46": "layers_on_stages",
     "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 3": "stages_virtual",
+    "--num-layers 61 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 3": "virtual_on_stages",
     "--tensor-model-parallel-size 2 --model-parallel-size 2": "older_names",
     "--recompute-granularity full --recompute-method block --checkpoint-activations": "older_names",
     "--expert-model-parallel-size 2": "",
