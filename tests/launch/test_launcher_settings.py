@@ -163,6 +163,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "reward class": ("train.py", TUNER.replace("SupervisedFinetune", "RewardModel"), "reward model"),
     "odds": ("train.py", TUNER.replace("SupervisedFinetune", "ORPO"), "loss of this kind"),
     "distillation": ("train.sh", SWIFT.replace("grpo", "gkd"), "rlhf_type: gkd: a step of this kind is not read"),
+    "distillation of Megatron": (
+        "train.sh",
+        "megatron rlhf --rlhf_type gkd --model Qwen/Qwen2.5-0.5B --micro_batch_size 2\n",
+        "gkd: a step of",
+    ),
     "masked tokens": ("train.yaml", AXOLOTL + "plugins: [axolotl.integrations.diffusion.DiffusionPlugin]\n", "masked"),
     "merge": (
         "train.yaml",
@@ -276,7 +281,14 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
         """{"model": "Qwen/Qwen2.5-7B", "tuner_type": "full", "lora_rank": 8, "target_modules": ["all-linear"],
         "per_device_train_batch_size": 2, "max_length": 4096, "gradient_accumulation_steps": 2, "fsdp": "full_shard",
         "sequence_parallel_size": 2, "gradient_checkpointing": 1, "num_processes": 8}""",
-        {"cp": 2, "cp_comm": "a2a", "batch": 16, "recompute": "full", "sharding": "fsdp2"},
+        {"cp": 2, "batch": 16, "recompute": "full", "sharding": "fsdp2"},
+    ),
+    "micro-batches by tokens": (
+        "train.sh",
+        "python -m openrlhf.cli.train_ppo_ray --pretrain meta-llama/Llama-2-7b-hf --train_batch_size 128 "
+        "--micro_train_batch_size 4 --prompt_max_len 1024 --generate_max_len 1024 --actor_num_gpus_per_node 8 "
+        "--use_dynamic_batch --train_max_tokens_per_gpu 16384\n",
+        {"micro_batch_size": 8},
     ),
     "ZeRO": ("train.sh", CHAT, {"sharding": "fsdp2", "seq_length": 512, "batch": 64}),
 }
@@ -305,6 +317,13 @@ def test_each_expert_of_ms_swift_has_adapters_of_its_own(tmp_path: Path, tuner: 
     space = space_of(start(tmp_path / "train.sh", "h100", 0), [], None, "")
     assert space.workload.task == task
     assert trained < space.model.trained_params < 10 * trained
+
+
+def test_a_document_that_a_document_names_is_read_where_it_stands_beside(tmp_path: Path) -> None:
+    config = '{"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 4}, "train_batch_size": "auto"}'
+    (tmp_path / "ds_tp.json").write_text(config, encoding="utf-8")
+    read = job(tmp_path, "train.yaml", "finetuning_type: full\ndeepspeed: conf/ds_tp.json\n" + TRAINER)
+    assert (read.row["tp"], read.row["sharding"], read.global_batch_size) == (4, "zero2", 16)
 
 
 def test_devices_of_a_file_are_those_it_names(tmp_path: Path) -> None:

@@ -183,6 +183,25 @@ def test_the_json_of_deepspeed_is_read_where_a_script_writes_it_and_where_it_sta
         assert not any("deepspeed_config" in note for note in one.not_modelled)
 
 
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        (" --normalization rmsnorm --zero-stage 1", {"cp": 1, "sharding": "distributed_optimizer"}),
+        (" --ds-sequence-parallel-size 2", {"cp": 2, "sharding": "zero2"}),
+        (" --num-experts 8 --topk 1", {"etp": 1, "sharding": "zero2"}),
+    ],
+)
+def test_arguments_of_deepspeed_alone_mean_those_of_megatron(
+    tmp_path: Path, more: str, wanted: dict[str, object]
+) -> None:
+    filled = 'sed "s/MBSIZE/1/" template.json | sed "s/ZERO_STAGE/2/" > ds.json\n'
+    text = DEEPSPEED.replace("$CONFIG", "ds.json").rstrip() + " --deepspeed --vocab-size 50257"
+    (tmp_path / "run.sh").write_text(f"{filled}{text} --micro-batch-size 1 --global-batch-size 64 --bf16{more}\n")
+    begun = start(tmp_path / "run.sh", "h100", 0)
+    assert space_of(begun, [], None, "").model.num_layers == 8
+    assert {key: begun.experiment.row[key] for key in wanted} == wanted
+
+
 def test_experts_of_deepspeed_stand_in_every_second_layer(tmp_path: Path) -> None:
     text = DEEPSPEED.rstrip() + " --deepspeed --num-experts 16 --moe-expert-parallel-size 8"
     found = read_experiment(written(tmp_path, text), 16)

@@ -187,6 +187,17 @@ def test_a_command_that_starts_nothing_known_says_what_is(command: str, why: str
     assert why in str(caught.value)
 
 
+@pytest.mark.parametrize("section", ["training", "parallelism"])
+def test_the_batch_of_a_job_file_is_that_of_the_degrees_it_names(tmp_path: Path, section: str) -> None:
+    degrees = {"data_parallel_replicate_degree": 2, "data_parallel_shard_degree": 4, "tensor_parallel_degree": 2}
+    lines = "".join(f"{key} = {value}\n" for key, value in degrees.items())
+    text = JOB_FILE.replace("local_batch_size = 1", "local_batch_size = 3")
+    head = "" if section in text else "[parallelism]\n"
+    (tmp_path / "job.toml").write_text(text + head + lines)
+    job = read_experiment(tmp_path / "job.toml", 8)
+    assert (job.world.gpus, job.global_batch_size) == (16, 24)
+
+
 def test_a_job_file_with_experts_and_tensor_parallelism_has_them_split_as_attention_is(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     text = JOB_FILE.replace("llama3", "qwen3").replace("8B", "30B-A3B") + "[activation_checkpoint]\nmode = 'full'\n"

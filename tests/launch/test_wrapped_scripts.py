@@ -141,6 +141,13 @@ def test_options_that_a_script_hands_to_another_reach_its_program(tmp_path: Path
     assert (job.world.gpus, job.row["tp"], job.global_batch_size) == (32, 2, 64)
 
 
+def test_processes_that_srun_starts_of_a_text_are_the_world(tmp_path: Path) -> None:
+    started = f'srun -u -n32 --ntasks-per-node=8 bash -c "source x.sh; python pretrain_gpt.py {MEGATRON}"'
+    (tmp_path / "run.sh").write_text(f"#SBATCH -N 4\nsrun -N1 -n1 bash -c hostname\n{started}\n")
+    world = read_experiment(tmp_path / "run.sh").world
+    assert (world.gpus, world.per_node) == (32, 8)
+
+
 MEGATRON = (
     "--tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 --num-layers 24 --hidden-size 2048"
 )

@@ -8,7 +8,7 @@ them (`Launcher`); nothing here knows a launcher. A key that no table has is lis
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -79,22 +79,24 @@ def _of_script(
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, dict(command_settings(one)))] or runs
-    given: dict[str, Any] = {}
-    if launcher.exports:
-        given, runs = {key: written(value) for key, value in script.variables.values.items()}, [[]]
+    own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
+    runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
-    for word in words:
-        name = word.rpartition("=")[2]
-        is_document = name.endswith((".yaml", ".yml", ".json")) and not UNSET.search(name)
-        if is_document and (file := beside(path.parent, name)):
-            told = settings_of(file, read_text(file, most=MAX_TABLE_BYTES))
-            given |= {key: value for key, value in told.items() if value != AUTO}
+    given = own | _named_beside(path, [word.rpartition("=")[2] for word in words])
     for key, value in command_settings(words):
         given[key] = written(value)
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
     return given, runs, {**os.environ, **bash.slurm(script.text), **script.variables.values}
+
+
+def _named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:
+    """Settings of the documents beside a file that are named."""
+    documents = [str(name) for name in names if str(name).endswith((".yaml", ".yml", ".json"))]
+    files = [file for name in documents if not UNSET.search(name) and (file := beside(path.parent, name))]
+    found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
+    return {key: value for one in found for key, value in one.items() if value != AUTO}
 
 
 def _has_keys(launcher: Launcher, given: Settings) -> bool:
@@ -157,6 +159,7 @@ def read_launcher(
         own = of_program(path, text) if launcher.calls else settings_of(path, text)
         given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in command_settings([*arguments])}}
         runs, variables = [list[str]()], dict[str, str]()
+        given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
     else:
         given, runs, variables = _of_script(path, bash.followed(text, os.environ, path.parent), launcher)
     if not runs:

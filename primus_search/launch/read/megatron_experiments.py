@@ -94,6 +94,8 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         found.pop("num_experts", None)
     if found.get("deepspeed") or CONFIG in found:
         found = {key: value for key, value in found.items() if str(value) not in OF_ITS_FORKS.get(key, ())}
+        found = {OF_ITS_NAMES.get(key, key): value for key, value in found.items()}
+        found |= {"normalization": "RMSNorm"} if found.get("normalization") == "rmsnorm" else {}
     text = found.pop(WRITTEN, "")
     name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name
@@ -124,6 +126,8 @@ def _deepspeed_experts(found: Settings) -> dict[str, Any]:
     return {
         "moe_layer_freq": ["01"[n % every == 0] for n in range(1, layers + 1)],
         "moe_router_topk": found.get("topk", "1"),
+        "moe_router_pre_softmax": True,
+        **({} if found.get("enable_expert_tensor_parallelism") else {"expert_tensor_parallel_size": 1}),
     }
 
 
@@ -133,6 +137,8 @@ OF_ITS_FORKS = {
 }
 """Values of Megatron-DeepSpeed alone that change neither time nor memory (bigscience-workshop/Megatron-DeepSpeed
 megatron/arguments.py): a tokenizer, positions that hold no parameters."""
+OF_ITS_NAMES = {"ds_sequence_parallel_size": "context_parallel_size"}
+"""Arguments of Megatron-DeepSpeed alone that mean one of Megatron's: sequences whose heads are exchanged (Ulysses)."""
 OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}
 """Keys of DeepSpeed's JSON and the arguments that they stand in for."""
 

@@ -22,6 +22,8 @@ LISTS = (
     "hierarchical_context_parallel_sizes", "rampup_batch_size",
 )  # fmt: skip
 """Arguments of several words."""
+_STAGE = re.compile(r"s([/#|])\w{0,20}ZERO_STAGE\1(\d)\1g?")
+"""How scripts fill the stage of ZeRO into a template of DeepSpeed's JSON by sed (examples of Megatron-DeepSpeed)."""
 CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
 """The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
 UNDECIDED, STARTS, WORLD, PER_NODE = "undecided", "starts", "world_size", "nproc_per_node"
@@ -74,6 +76,9 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
         found[UNDECIDED] = undecided
     if text := script.written(str(found.get(CONFIG, ""))):
         found[WRITTEN] = text
+    stages = [stage[2] for words in script.commands for word in words if (stage := _STAGE.fullmatch(word))]
+    if CONFIG in found and stages:
+        found.setdefault("zero_stage", stages[-1])
     return found
 
 

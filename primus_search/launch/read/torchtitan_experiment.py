@@ -57,9 +57,10 @@ def of_torchtitan(
     row, keys = torchtitan.words(framework, found, loaded, world)
     set_for = {name: found.get(key, framework.defaults.get(key)) for name, key in torchtitan.SIZES.items()}
     local, ranks = int(str(set_for["local_batch_size"])), row.get("tp", 1) * row.get("pp", 1) * row.get("cp", 1)
+    started = torchtitan.devices(found, row)
     if int(str(set_for["global_batch_size"] or -1)) < 0:
-        set_for["global_batch_size"] = local * (world // ranks) if world else None
-    started, batch = torchtitan.devices(found, row), int(str(set_for["global_batch_size"] or 0))
+        set_for["global_batch_size"] = local * ((started or world) // ranks) or None
+    batch = int(str(set_for["global_batch_size"] or 0))
     read = experiment_of(
         path,
         framework,

@@ -11,7 +11,7 @@ turns one. `tests/launch/test_bash.py` compares with bash itself.
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +37,8 @@ MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
 _RUNS_FILES = (*_SHELLS, "sbatch", "source", ".")
+_STARTERS = ("srun", "mpirun", "mpiexec")
+"""Programs that start processes of what stands behind them."""
 _PASSES_ON = ("exec", "time", "nohup", "command", "builtin", "sudo", "then", "do")
 _SILENT = ("mkdir", "cd", "trap", "ulimit", "wait", "sleep", "pushd", "popd", "rm", "cp", "mv", "tee", "true",
            "set", ":")  # fmt: skip
@@ -328,7 +330,7 @@ class Script:
             if word.rsplit("/")[-1] in _SHELLS:
                 option = next((n for n in range(i + 1, len(words)) if re.fullmatch(r"-\w{0,8}c", words[n])), 0)
                 if option and option + 1 < len(words):
-                    return self._inner(words[option + 1], words[option + 3 :])
+                    return self._inner(words[option + 1], words[option + 3 :], words[:i])
             if word.startswith("--wrap="):
                 return self._inner(word.removeprefix("--wrap="), [])
             if rest := _script_run(words, i):
@@ -339,7 +341,7 @@ class Script:
                 if text is not None:
                     options = [f"#SBATCH {one}" for one in words[i:] if word == "sbatch" and "=" in one]
                     self.text += "\n".join(["", text, *options]) if word == "sbatch" else ""
-                    return self._inner(text, rest[1:])
+                    return self._inner(text, rest[1:], words[: words.index(rest[0])])
                 self.missing += [rest[0]] if word in ("source", ".") else []
                 break
         self.commands.append(words)
@@ -348,14 +350,17 @@ class Script:
             return bool(self._guess(node.at, 0, (1,)))
         return True
 
-    def _inner(self, text: str, arguments: list[str]) -> bool:
+    def _inner(self, text: str, arguments: list[str], before: Sequence[str] = ()) -> bool:
+        """Follow a script with its arguments; its commands stand behind the starter of processes before it."""
         outer, self.variables.arguments = self.variables.arguments, arguments
+        count, starts = len(self.commands), before[:1] and before[0] in _STARTERS
         try:
             return self.follow(text)
         except _Leave:
             return True
         finally:
             self.variables.arguments = outer
+            self.commands[count:] = [[*before, *one] if starts else one for one in self.commands[count:]]
 
     def _beside(self, name: str) -> str | None:
         """The text of a file that is found by its name; None where there is none."""
