@@ -235,10 +235,11 @@ class WordNumbers:
 
     def columns(self, c: Candidates) -> dict[str, Ints]:
         """The columns `schedule` and `pipeline_layout` of a key."""
-        return {
-            "schedule": self._coded(c.schedules)[c.schedule],
-            "pipeline_layout": self._coded(c.layouts)[c.pipeline_layout],
-        }
+        return {"schedule": self._coded(c.schedules)[c.schedule], "pipeline_layout": self.layouts(c)}
+
+    def layouts(self, c: Candidates) -> Ints:
+        """The column `pipeline_layout` of a key."""
+        return self._coded(c.layouts)[c.pipeline_layout]
 
     def _coded(self, words: Sequence[str] | Sequence[Layout]) -> Ints:
         return np.array([self._numbers.setdefault(word, len(self._numbers)) for word in words], dtype=np.int64)

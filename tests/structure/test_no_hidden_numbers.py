@@ -12,6 +12,8 @@ NAMED = {
     "BACKWARD_FLOPS": "five products of attention's backward over two of its forward",
     "UNFUSED_PASSES": "passes over memory of an optimizer written as separate operations",
     "ENOUGH": "what coverage calls covered",
+    "ROOM": "bound by which Megatron's layer-wise optimizer deals matrices to replicas",
+    "FULL_ENOUGH": "bound from which it closes a bucket",
     "FIT_THRESHOLD": "what the verdict calls a fit",
     "TIE": "noise between identical runs",
     "RUN_NOISE": "half of it",

@@ -20,6 +20,7 @@ from primus_search.cost.memory.pipeline_moments import PipelineMoments, moment_c
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
 from primus_search.cost.memory.share import Share
+from primus_search.cost.memory.whole_matrices import deals_matrices
 from primus_search.cost.projection import Memory
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.values.job import Job
@@ -71,7 +72,12 @@ class MemoryTable:
             compute=lambda c: (self.pipelines.added(c, job.degrees(c).microbatches),),
             tables=(self.pipelines,),
         )
-        self.states = memo(reads=STATE_READS, compute=self._states, tables=(self._state, self._context))
+        self.states = memo(
+            reads=STATE_READS,
+            canonical=lambda c: {"pipeline_layout": deals_matrices(job.stack, c) * (1 + words.layouts(c))},
+            compute=self._states,
+            tables=(self._state, self._context),
+        )
         self.batches = memo(
             reads=BATCH_READS,
             canonical=lambda c: {"pp": c.pp > 1, "sharding": c.sharding >= Sharding.FSDP2},

@@ -115,7 +115,7 @@ def state_prices(model: Model, stack: Stack, workload: Workload, s: Share) -> Pr
     prices.put_state(head, state(stack, s, matrix, s.shards, is_linear=False, is_trained=is_trained))
     prices.put_state(units.at("final_norm"), state(stack, s, norm, s.shards, is_linear=False, is_trained=is_trained))
     prices.put_state(units.at("mtp"), mtp_state(model, stack, s))
-    for unit, room in empty_room(model, stack, s).items() if is_trained else ():
+    for unit, room in empty_room(model, stack, s) if is_trained else ():
         prices.put_state(units.at(unit), room)
     moe, nothing = model.moe, np.zeros_like(s.tp)
     experts = nothing if moe is None else model.expert_params / s.etp + model.shared_expert_params / s.tp

@@ -19,7 +19,8 @@ from primus_search.values.layout import Layout, StageLayers, dealt_layers
 from primus_search.values.model import LayerKind, Model
 
 STATE_UNITS = (
-    "embedding", "head", "final_norm", "mtp", "attention_present", "mlp_present", "experts_present", "head_gathers",
+    "embedding", "head", "final_norm", "mtp", "first_stage", "attention_present", "mlp_present", "experts_present",
+    "head_gathers",
 )  # fmt: skip
 BATCH_UNITS = ("inputs", "head_live", "head_waiting", "head_runs", "head_present", "hop", "tower_live")
 
@@ -30,7 +31,7 @@ class Units:
     layers    layers of a kind on the rank           live      micro-batches times layers kept for backward
     gathers   1 while a layer of the kind runs       waiting   likewise between input and weight gradient
     working   the same, for what its tokens need     again     layers brought back by full recompute
-    embedding, head, final_norm, mtp   number on the rank
+    embedding, head, final_norm, mtp, first_stage   number on the rank
     attention_present, ...             1 where the rank has such weights at all
     inputs      micro-batches times layer inputs kept by full recompute
     head_live   micro-batches whose head ran forward and not backward; once layers of its stage run backward, the head
@@ -167,6 +168,7 @@ def _resident(model: Model, pipeline: Pipeline) -> Floats:
     has_embedding, has_head = layers.has_embedding[stages].sum(axis=1), layers.has_head[stages].sum(axis=1)
     is_shared = model.is_tied & (has_embedding > 0)
     rows[:, columns.at("embedding")] = layers.num_embeddings[stages].sum(axis=1)
+    rows[:, columns.at("first_stage")] = has_embedding
     rows[:, columns.at("head")] = np.where(is_shared, 0.0, has_head)
     rows[:, columns.at("final_norm")] = has_head
     rows[:, columns.at("mtp")] = layers.mtp[stages].sum(axis=1)

@@ -9,6 +9,7 @@ import numpy as np
 from primus_search.cost.traffic.expert_parallel import busiest_over_mean
 from primus_search.values.candidates import Bools, Candidates, Floats, Fp8, Ints, Sharding, degrees
 from primus_search.values.job import Job
+from primus_search.values.layout import Layout
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
 from primus_search.values.model import MixtureOfExperts, Model
@@ -62,6 +63,7 @@ class Share:
     offload: cached_property[Ints] = cached_property(lambda s: s._c.offload_modules)
     state_format: cached_property[Ints] = cached_property(lambda s: s._c.state_format)
     optimizer: cached_property[Ints] = cached_property(lambda s: s._c.optimizer)
+    layouts: cached_property[list[Layout]] = cached_property(lambda s: [s._c.layouts[n] for n in s._c.pipeline_layout])
     has_fused_dispatch: cached_property[Bools] = cached_property(lambda s: s._c.has_fused_dispatch)
     has_fused_loss: cached_property[Bools] = cached_property(lambda s: s._c.loss_fusion)
     fp8: cached_property[Ints] = cached_property(lambda s: s._c.fp8)
