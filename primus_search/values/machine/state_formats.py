@@ -45,6 +45,8 @@ def master_bytes(stack: Stack, formats: Ints, scaling: Ints) -> Floats:
 
     The precision-aware optimizer keeps the 16 bits that BF16 weights lack; whole ones where FP8 scales are not delayed.
     """
+    if not formats.any():
+        return state_bytes(stack, "master_weight_bytes", formats)
     is_whole = np.isin(scaling, _WHOLE_MASTERS) & np.isin(formats, (StateFormat.BF16_MOMENTS, StateFormat.BF16_STATE))
     return state_bytes(stack, "master_weight_bytes", np.where(is_whole, StateFormat.STACK, formats))
 

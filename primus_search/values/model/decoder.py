@@ -472,9 +472,10 @@ class Model:
         The convention of Megatron-Bridge (causal attention counted half); the base of every MFU printed here. Of a
         frozen matrix backward has the gradient of its input alone.
         """
-        forward = sum(self.layer_flops(kind, seq_length) for kind in self.layers) + 2.0 * self.head_params
+        flops = {kind: self.layer_flops(kind, seq_length) for kind in {*self.layers, *self.mtp_kinds}}
+        forward = sum(flops[kind] for kind in self.layers) + 2.0 * self.head_params
         forward += 2.0 * self.hidden * self.per_layer_embedding * self.num_layers
-        mtp = sum(self.layer_flops(kind, seq_length) for kind in self.mtp_kinds)
+        mtp = sum(flops[kind] for kind in self.mtp_kinds)
         mtp += 4.0 * self.hidden**2 + 2.0 * self.head_params
         every = 3.0 * (forward + self.num_mtp_layers * mtp)
         if self.adapters is None:
