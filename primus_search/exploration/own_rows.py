@@ -41,7 +41,7 @@ def with_rows_that_ran(table: RankingTable, evaluator: Evaluator) -> RankingTabl
     first = min(0, int(table.indices.min(initial=0))) - 1
     numbers = np.arange(first, first - len(others), -1, dtype=np.int64)
     whole = table.plus(RankingTable.of(evaluator, numbers, joined(others)))
-    return whole.take(whole.order)
+    return whole.ordered()
 
 
 def rates_of(evaluator: Evaluator, table: Candidates, runs: Sequence[MeasuredRun]) -> dict[int, float]:

@@ -69,8 +69,7 @@ def _projected(funnel: Funnel, cluster: int, numbers: Ints) -> RankingTable:
 
 def _ranking(every: RankingTable, indices: Ints, least_fit: float) -> RankingTable:
     """Those of some rows that fit surely enough, the recommendation first."""
-    found = _surely(every.take(_rows_of(every, indices)), least_fit)
-    return found.take(found.order)
+    return _surely(every.take(_rows_of(every, indices)), least_fit).ordered()
 
 
 def _none_was_cut(ranking: RankingTable, most_ratio: float) -> bool:

@@ -226,6 +226,12 @@ class RankingTable:
         found.__dict__["fits"] = self.fits[rows]  # of each row by itself: 17 ms anew for 100,000 of them
         return found
 
+    def ordered(self) -> "RankingTable":
+        """The rows as a ranking lists them."""
+        found = self.take(self.order)
+        found.__dict__["order"] = np.arange(len(found))
+        return found
+
     def plus(self, other: "RankingTable") -> "RankingTable":
         """The rows of both, one after the other."""
         columns: dict[str, Any] = {

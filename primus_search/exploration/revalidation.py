@@ -137,10 +137,9 @@ def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable,
         memory_evidence=np.array(found.memory_evidence + rest),
         measured_fits=measured_fits,
     )
-    places = changed.order
-    ranks = np.argsort(places) + 1
+    ranks = np.argsort(changed.order) + 1
     notes = _notes(found) + [f"rank {ranks[row]}: {text}" for row, text in found.remarks.items()]
-    ranking = changed.take(places)
+    ranking = changed.ordered()
     seen = ranking.is_looked_at
     if seen.any() and not (seen & ranking.is_fit).any() and not seen[0]:
         notes.append(f"rank 1 was not traced: none of the {int(seen.sum())} rows that were FITS")

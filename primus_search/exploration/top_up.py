@@ -67,8 +67,7 @@ def _projected_anew(run: SavedRun, rows: Sequence[Mapping[str, Any]], numbers: d
     words = [knobs_of(row) for row in rows if is_on(row, choice)]
     indices = np.array([numbers.setdefault(one, -len(numbers) - 1) for one in words], dtype=np.int64)
     candidates = Candidates.from_rows([dict(zip(COLUMN_NAMES, one, strict=True)) for one in words])
-    table = RankingTable.of(Evaluator(run.space, choice), indices, candidates)
-    return table.take(table.order)
+    return RankingTable.of(Evaluator(run.space, choice), indices, candidates).ordered()
 
 
 def _write_back(

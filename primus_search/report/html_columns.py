@@ -52,12 +52,15 @@ class PageRows:
         self.count = len(kept)
         listed = [*ranking.values(), *frontier]
         places = self._places(listed)
-        added = [listed[i] for i in np.flatnonzero(places < 0).tolist()]
         # Rows of the ranking and the frontier that were not kept.
-        self.added = list({tuple(row[name] for name in (*COLUMN_NAMES, EXACT)): row for row in added}.values())
+        absent = np.flatnonzero(places < 0).tolist()
+        words = [tuple(listed[i][name] for name in (*COLUMN_NAMES, EXACT)) for i in absent]
+        added = {one: listed[i] for one, i in zip(words, absent, strict=True)}
+        number_of = {one: self.count + number for number, one in enumerate(added)}
+        places[absent] = [number_of[one] for one in words]
+        self.added = list(added.values())
         if self.added:
             self._append(self.added)
-            places = self._places(listed)
         self._set_verdicts(places, listed)
         self.rank = np.zeros(self.count)
         self.rank[places[: len(ranking)]] = list(ranking)

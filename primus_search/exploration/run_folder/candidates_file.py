@@ -39,7 +39,9 @@ def _parquet_bytes(table: Any) -> bytes:
     import pyarrow.parquet
 
     sink = io.BytesIO()
-    pyarrow.parquet.write_table(table, sink, compression="zstd")
+    pyarrow.parquet.write_table(
+        table, sink, compression="zstd", use_dictionary=[*WORDED, "time_evidence", "memory_evidence"]
+    )
     return sink.getvalue()
 
 
