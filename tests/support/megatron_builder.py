@@ -122,8 +122,9 @@ def without_kernels() -> None:
     dealing = [parallel_state]
     with contextlib.suppress(ImportError):
         from megatron.core.distributed.fsdp import mcore_fsdp_adapter
+        from megatron.core.distributed.fsdp.src.megatron_fsdp import utils
 
-        dealing.append(mcore_fsdp_adapter)
+        dealing += [mcore_fsdp_adapter, utils]
     for module in dealing:
         module.HAVE_EINOPS, module.einops = True, SimpleNamespace(rearrange=rearranged)
     with contextlib.suppress(ImportError):

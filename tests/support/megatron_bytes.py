@@ -256,12 +256,15 @@ def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
     """Of the groups of parameters of Megatron-FSDP, whose main weights are its own."""
     groups = [group for chunk in chunks for group in chunk.module.param_and_grad_buffer.parameter_groups]
 
-    def held(name: str) -> int:
-        return sum(size(one.data) for group in groups if (one := getattr(group, name)) is not None)
+    def held(name: str, across: str = "") -> int:
+        """Bytes of a buffer; where its optimizer is sharded across groups as well, it is a view of that of a group."""
+        buffers = (getattr(group, across, None) or getattr(group, name) for group in groups)
+        return sum(size(one.data) for one in buffers if one is not None)
 
     whole = (one for group in groups if group.model_weight_buffer is None for one in group.params)
-    yield "weights", held("model_weight_buffer") + held("transpose_weight_buffer") + sum(map(size, whole))
-    yield "gradients", held("main_grad_buffer")
+    by_columns = held("transpose_weight_buffer", "hfsdp_helper_wtbuf")
+    yield "weights", held("model_weight_buffer", "hfsdp_helper_wbuf") + by_columns + sum(map(size, whole))
+    yield "gradients", held("main_grad_buffer", "hfsdp_helper_gbuf")
     yield "optimizer", held("main_weight_buffer") + optimizer_bytes(made, has_own_masters=False)
     beside = [group for group in groups if group.fsdp_unit_id is None]
     kinds = ("model_weight_buffer", "main_grad_buffer", "main_weight_buffer")
