@@ -129,7 +129,7 @@ class PythonModule:
         """The calls of the file as a program, fields of its data classes first: what it runs, then functions that it
         only names. Parameters of those are `Unknown`, their fields those of `options`; what stands under a test that
         has no answer is `Unknown`, too."""
-        self.options, self.names["__name__"] = options, "__main__"
+        self.made, self.options, self.names["__name__"] = [], options, "__main__"
         for node in self.body:
             if isinstance(node, ast.ClassDef):
                 given = [(one.target, one.value) for one in node.body if isinstance(one, ast.AnnAssign) and one.value]
@@ -137,7 +137,7 @@ class PythonModule:
                 self.made.append(CallRecord(node.name, (), fields))
                 methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
                 self.functions |= {f"{node.name}.{one.name}": one for one in methods}
-        self._run([one for one in self.body if isinstance(one, ast.Expr | ast.If | ast.With | ast.Try)], self.names)
+        self._run(self.body, self.names)
         for name in self.functions:
             if name not in self.entered:
                 self.returned(name)
@@ -306,6 +306,8 @@ class PythonModule:
                     if bool(found) is isinstance(op, ast.Or):
                         break
                 return found
+            case ast.Lambda(args, body) if self.options is not None:
+                self._value(body, scope | {one.arg: Unknown(one.arg) for one in args.args})
             case ast.IfExp(test, body, otherwise):
                 answer = self._value(test, scope)
                 if not isinstance(answer, Unknown | CallRecord | Name):
@@ -365,6 +367,8 @@ class PythonModule:
         name = function.name if isinstance(function, Name) else ""
         if isinstance(function, CallRecord) and function.name:
             name = f"{function.last}.called"
+        elif isinstance(function, Unknown) and function.text.isidentifier() and self.options is not None:
+            name = function.text  # what a parameter or a field of the program's own holds
         if name.rpartition(".")[2] in ("replace", "deepcopy") and arguments and isinstance(arguments[0], CallRecord):
             copied = deepcopy(arguments[0])
             copied.fields |= keywords

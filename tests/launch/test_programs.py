@@ -1,4 +1,6 @@
-"""Jobs whose file is a program in Python: its calls are followed by the syntax tree and nothing of it is run."""
+"""Jobs in programs in Python, whose calls are followed by the syntax tree and never run, in lists of variables, and in
+YAML of few files each.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -89,7 +91,40 @@ export DGXNNODES=128
 export DGXNGPU=4
 """
 MLPERF_LORA = "export MINIBS=1 CP=8 TP=1 PP=1 SP=0 MBS=1 FP8=True\nexport DGXNNODES=18\nexport DGXNGPU=4\n"
+FAST_LLM = """
+training: {train_iters: 100}
+data: {micro_batch_size: 8192, maximum_document_length: 4096}
+schedule: {depth_first_micro_batches: 4}
+model:
+  base_model:
+    hidden_size: 4096
+    tied_embedding_weight: false
+    embeddings: {vocab_size: 32000}
+    decoder:
+      num_blocks: 32
+      block:
+        mixer: {type: attention, heads: 32, head_groups: 8, head_size: 128, add_linear_biases: false}
+        mlp: {intermediate_size: 14336, gated: true, activation: silu, add_linear_biases: false}
+        normalization: {type: rms_norm}
+  multi_stage: {zero_stage: 2}
+  distributed: {tensor_parallel: 2}
+"""
+FAST_LLM_OLDER = """
+training: {train_iters: 100}
+batch: {sequence_length: 4096, micro_batch_size: 2, batch_size: 64}
+pretrained: {format: mistral, path: mistralai/Mistral-7B-v0.1}
+model: {multi_stage: {zero_stage: 3}, distributed: {training_dtype: bf16}}
+"""
+FAIRSEQ2 = """
+model: {name: llama3_2_1b}
+dataset: {max_seq_len: 4096, max_num_tokens: 8192}
+trainer: {activation_checkpointing: {mode: layerwise}, grad_accumulation: {num_batches: 2}}
+regime: {num_steps: 1000}
+"""
 FILES = {
+    "fast.yaml": FAST_LLM,
+    "fast_older.yaml": FAST_LLM_OLDER,
+    "fairseq2.yaml": FAIRSEQ2,
     "config.sh": MLPERF,
     "config_lora.sh": MLPERF_LORA,
     "recipe.py": RECIPE,
@@ -114,6 +149,10 @@ JOBS: dict[str, dict[str, Any]] = {
                   "gpus": 512, "tp": 2, "pp": 8, "vpp": 8, "cp": 2, "micro_batch_size": 2},
     "config_lora.sh": {"program": "MLPerf (NeMo, LoRA of Llama 2 70B, variables of a configuration)", "batch": 9,
                        "gpus": 72, "cp": 8, "tp": 1},
+    "fast.yaml": {"program": "Fast-LLM", "seq_length": 4096, "micro_batch_size": 2, "batch": 64, "tp": 2},
+    "fast_older.yaml": {"program": "Fast-LLM (a pretrained model)", "seq_length": 4096, "batch": 64, "sharding": "fsdp2"},
+    "fairseq2.yaml": {"program": "fairseq2", "seq_length": 4096, "micro_batch_size": 2, "batch": 64,
+                      "recompute": "full"},
     "grpo.py": {"program": "Hugging Face Trainer (GRPO, program in Python)", "seq_length": 1536, "batch": 128},
 }  # fmt: skip
 
@@ -157,6 +196,18 @@ def test_what_only_a_run_has_or_is_not_modelled_is_refused(tmp_path: Path, at: s
         read_experiment(tmp_path / "tune.py", 8)
 
 
+def test_what_trains_nothing_or_no_gpu_is_no_job(tmp_path: Path) -> None:
+    text = TRAINER.replace("per_device_train_batch_size=2, gradient_accumulation_steps=4, ", "").replace(
+        ").train()", ")"
+    )
+    (tmp_path / "rate.py").write_text(text + "\ntrainer.evaluate()\n")
+    with pytest.raises(InputError, match="is not run"):
+        read_experiment(tmp_path / "rate.py")
+    (tmp_path / "tune.py").write_text("from optimum.tpu import fsdp_v2\n" + TRAINER)
+    with pytest.raises(InputError, match="starts TPUs"):
+        read_experiment(tmp_path / "tune.py")
+
+
 def test_arguments_give_what_only_a_run_has(tmp_path: Path) -> None:
     text = OLMO.replace(
         "    return TransformerTrain", "    if all(common.names):\n        size *= 2\n    return TransformerTrain"
@@ -178,8 +229,11 @@ settings = {"seed": 3}
 Job.Config(nodes=args.nodes * 2, seed=settings.get("seed", 1), name=str(args.nodes))
 Job.Config(seed=4)
 def never(path, count: int = 5): Job.other(count=count, place=path)
+def cut(rows, tokenizer, length=512): tokenizer(rows, max_length=length)
+rows = load().map(lambda rows: cut(rows, tokenizer, 768))
 """
     found = of_program(Path("job.py"), text)
     assert (found["Job.Config.nodes"], found["Job.Config.name"], found["Job.other.count"]) == (16, 8, 5)
+    assert found["tokenizer.max_length"] == 768
     assert found["Job.Config.seed"] == "\0Job.Config.seed\0"
     assert found["other.place"] == "\0path\0"
