@@ -150,7 +150,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "config_lora.sh": {"program": "MLPerf (NeMo, LoRA of Llama 2 70B, variables of a configuration)", "batch": 9,
                        "gpus": 72, "cp": 8, "tp": 1},
     "fast.yaml": {"program": "Fast-LLM", "seq_length": 4096, "micro_batch_size": 2, "batch": 64, "tp": 2},
-    "fast_older.yaml": {"program": "Fast-LLM (a pretrained model)", "seq_length": 4096, "batch": 64, "sharding": "fsdp2"},
+    "fast_older.yaml": {"program": "Fast-LLM (a pretrained model)", "seq_length": 4096, "batch": 64,
+                        "sharding": "fsdp2"},
     "fairseq2.yaml": {"program": "fairseq2", "seq_length": 4096, "micro_batch_size": 2, "batch": 64,
                       "recompute": "full"},
     "grpo.py": {"program": "Hugging Face Trainer (GRPO, program in Python)", "seq_length": 1536, "batch": 128},
@@ -194,6 +195,13 @@ def test_what_only_a_run_has_or_is_not_modelled_is_refused(tmp_path: Path, at: s
     (tmp_path / "tune.py").write_text(text)
     with pytest.raises(InputError, match=why):
         read_experiment(tmp_path / "tune.py", 8)
+
+
+def test_names_of_a_program_do_not_hide_its_calls(tmp_path: Path) -> None:
+    names = "model_name = 'gpt2'\nper_device_train_batch_size = 1\npeft_config = LoraConfig(r=4)\n"
+    (tmp_path / "tune.py").write_text("from peft import LoraConfig\n" + names + TRAINER)
+    job = read_experiment(tmp_path / "tune.py", 8)
+    assert (job.row["micro_batch_size"], job.tuning["task"]) == (2, "lora")
 
 
 def test_what_trains_nothing_or_no_gpu_is_no_job(tmp_path: Path) -> None:

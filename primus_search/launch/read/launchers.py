@@ -58,7 +58,7 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
     except (InputError, ValueError):
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
-    for one in launchers().values():
+    for one in sorted(launchers().values(), key=lambda one: not one.calls):
         given = program if one.calls else document
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, script(), one)[0] if has_command else given
