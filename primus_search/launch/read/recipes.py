@@ -23,7 +23,7 @@ from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
-from primus_search.launch.contract import is_off, same, translated
+from primus_search.launch.contract import fits, is_off, same, translated
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
@@ -76,9 +76,12 @@ class NamedRecipe:
 def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name without `_config`; InputError without the table."""
     found: dict[str, Recipe] = {}
+    of_classes = key_table(COMMANDS)["of_classes"].items()
     for name, model, like, text in key_rows(RECIPES):
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
-        found[name] = Recipe(model, {key: value for key, value in settings.items() if value is not None})
+        of_class = next((one for hubs, one in of_classes if fits(model, hubs)), {})
+        given = {key: value for key, value in settings.items() if value is not None}
+        found[name] = Recipe(model, {**of_class, **given})
     return found
 
 

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem, did_you_mean
@@ -83,12 +84,11 @@ def fields_of(said: Settings) -> dict[str, Any]:
     spelling = argument_table("nemo")
     for name, value in said.items():
         ours = spelling["renamed"].get(name, name)
-        if name in spelling["opposites"]:
-            found |= dict.fromkeys(spelling["opposites"][name], False)
-        elif ours is not None and name not in (*OF_PRECISION, REDUCED):
+        if ours is not None and name not in (*OF_PRECISION, REDUCED, *spelling["opposites"]):
             section = next((section for section, names in spelling["sections"].items() if name in names), "model")
             found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
-    return found
+    off = (fields for name, fields in spelling["opposites"].items() if name in said)
+    return found | dict.fromkeys(chain(*off), False)  # of the sizes of a model, over what a stack has
 
 
 def _of_model(model: Model) -> dict[str, Any]:
