@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.cost.project import Projector
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_stack
@@ -195,6 +196,21 @@ def test_the_job_of_a_file_has_its_numbers_and_a_set_wins(tmp_path: Path) -> Non
     begun = start(path, "h100", 0)
     assert number_of(space_of(begun, [], None, "").cluster.stack, "gradient_bytes") == 4.0
     assert number_of(space_of(begun, ["stack.gradient_B=2"], None, "").cluster.stack, "gradient_bytes") == 2.0
+
+
+@pytest.mark.parametrize("name", ["megatron", "primus"])
+def test_masks_of_dropout_are_kept_unless_the_file_drops_nothing(name: str, tmp_path: Path) -> None:
+    """Megatron-Core drops a tenth by default: a byte per element behind each block (arXiv:2205.05198, equation 1)."""
+    path = tmp_path / "run.sh"
+    kept = []
+    for flags in ("", "--hidden-dropout 0", "--hidden-dropout 0.0 --attention-dropout 0.1"):
+        path.write_text(f"{SCRIPT} {flags}")
+        begun = start(path, "mi300x" if name == "primus" else "h100", 2)
+        space = space_of(begun, [], None, name)
+        job = space.job_on(space.clusters[0])
+        kept.append(float(Projector(job).project(begun.experiment.candidate).memory.activations.max()))
+    masks = 32 * 2 * 4096 * 4096
+    assert kept[0] - kept[1] == pytest.approx(masks, rel=0.1) and kept[1] == kept[2]
 
 
 @pytest.mark.parametrize("key", [one.key for one in MEGATRON.decides if one.key])

@@ -22,7 +22,7 @@ from primus_search.launch.refusals import refused
 from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.launch.write.shell import Text, argument_table, launch_file, words
-from primus_search.models.megatron_arguments import megatron_keys, model_arguments
+from primus_search.models.megatron_arguments import constant_settings, megatron_keys, model_arguments
 from primus_search.models.megatron_yaml import from_document
 from primus_search.models.model_constants import of_megatron
 from primus_search.schedule.algorithms.interleaved import group_size
@@ -136,6 +136,8 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     decided = deciding_settings(
         framework, job.cluster.stack, row, has_experts=job.model.is_moe, ranks=job.dp * row["cp"]
     )
+    of_model = constant_settings(job.model)
+    decided = {key: value for key, value in decided.items() if of_model.get(key) != value}
     if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
         decided.setdefault("overlap_param_gather", True)
     return decided | said | workload_settings(job) | _recompute(job)
