@@ -58,7 +58,7 @@ def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, 
         for key, value in (pair for way in (one.settings, *one.reads) for pair in way.items()):
             now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
             is_read = one.otherwise is not None or same(now, value) or (same(now, usual) and not same(usual, value))
-            found |= {key} if is_read else set()
+            found |= {key} if is_read and not one.is_part else set()
         found |= {one.key, *(one.formats if _is_set(one, {**framework.defaults, **given}) else ())} - {""}
     return frozenset(found)
 

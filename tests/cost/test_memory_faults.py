@@ -106,7 +106,7 @@ def test_w7_routed_copies_and_the_size_of_shared_experts_count() -> None:
 
 
 def test_w8_selective_recompute_drops_the_scores_but_not_queries_keys_and_values() -> None:
-    unfused = with_numbers(FLASH, {"attention_kernel": "unfused", "has_dropout": True})
+    unfused = with_numbers(FLASH, {"attention_kernel": "unfused", "has_dropout": True, "has_score_dropout": True})
     work = Workload(seq_length=4096, global_batch_size=8)
     kept = [
         project(nodes=1, work=work, tp=8, recompute=r, stack=unfused).activations[0]

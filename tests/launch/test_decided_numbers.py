@@ -170,7 +170,8 @@ def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type
     stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
     written = {"bf16": True} | deciding_settings(MEGATRON, stack, row, has_experts=True, ranks=8)
     assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
-    assert one.settings.keys() <= decided_keys(MEGATRON, row, written, has_experts=True)
+    priced = decided_keys(MEGATRON, row, written, has_experts=True)
+    assert (one.settings.keys() <= priced) is not one.is_part
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_a_setting_that_decides_either_way_is_priced_either_way(one) -> None:  #
     row = ROW | {axis: word if word != "True" else True for axis, word in words.items()}
     other = {"bf16": True} | dict.fromkeys(one.settings, "another")
     assert decided_numbers(MEGATRON, row, other, has_experts=True)[one.number] == one.otherwise
-    assert one.settings.keys() <= decided_keys(MEGATRON, row, other, has_experts=True)
+    assert (one.settings.keys() <= decided_keys(MEGATRON, row, other, has_experts=True)) is not one.is_part
 
 
 def test_a_run_of_a_log_decides_only_what_it_prints() -> None:
@@ -198,19 +199,32 @@ def test_the_job_of_a_file_has_its_numbers_and_a_set_wins(tmp_path: Path) -> Non
     assert number_of(space_of(begun, ["stack.gradient_B=2"], None, "").cluster.stack, "gradient_bytes") == 2.0
 
 
-@pytest.mark.parametrize("name", ["megatron", "primus"])
-def test_masks_of_dropout_are_kept_unless_the_file_drops_nothing(name: str, tmp_path: Path) -> None:
+def kept(path: Path, flags: str, device: str = "h100", framework: str = "") -> tuple[float, list[str]]:
+    """Bytes of activations of the script with some flags, and what is not priced of it."""
+    path.write_text(f"{SCRIPT} {flags}")
+    begun = start(path, device, 2)
+    space = space_of(begun, [], None, framework)
+    activations = Projector(space.job_on(space.clusters[0])).project(begun.experiment.candidate).memory.activations
+    return float(activations.max()), list(begun.experiment.not_modelled)
+
+
+@pytest.mark.parametrize(("name", "device"), [("megatron", "h100"), ("primus", "mi300x")])
+def test_masks_of_dropout_are_kept_unless_the_file_drops_nothing(name: str, device: str, tmp_path: Path) -> None:
     """Megatron-Core drops a tenth by default: a byte per element behind each block (arXiv:2205.05198, equation 1)."""
+    flags = ("", "--hidden-dropout 0", "--hidden-dropout 0.0 --attention-dropout 0.1")
+    by_default, without, plain = (kept(tmp_path / "run.sh", one, device, name)[0] for one in flags)
+    assert by_default - without == pytest.approx(32 * 2 * 4096 * 4096, rel=0.1) and without == plain
+
+
+@pytest.mark.parametrize("kernel", ["--attention-backend unfused", "--transformer-impl local"])
+def test_a_kernel_that_stores_its_scores_keeps_them(kernel: str, tmp_path: Path) -> None:
+    """5 a s^2 b with dropout, 2 a s^2 b without (arXiv:2205.05198, equation 1); dropout of a fused kernel is named."""
     path = tmp_path / "run.sh"
-    kept = []
-    for flags in ("", "--hidden-dropout 0", "--hidden-dropout 0.0 --attention-dropout 0.1"):
-        path.write_text(f"{SCRIPT} {flags}")
-        begun = start(path, "mi300x" if name == "primus" else "h100", 2)
-        space = space_of(begun, [], None, name)
-        job = space.job_on(space.clusters[0])
-        kept.append(float(Projector(job).project(begun.experiment.candidate).memory.activations.max()))
-    masks = 32 * 2 * 4096 * 4096
-    assert kept[0] - kept[1] == pytest.approx(masks, rel=0.1) and kept[1] == kept[2]
+    for share, a_score in ((0.1, 5.0), (0.0, 2.0)):
+        dropout = f"--hidden-dropout 0 --attention-dropout {share}"
+        (fused, named), (stored, _) = kept(path, dropout), kept(path, f"{dropout} {kernel}")
+        assert stored - fused == pytest.approx(a_score * 32 * 32 * 4096 * 4096, rel=0.05)
+        assert any(note.startswith("attention_dropout") for note in named) is (share > 0)
 
 
 @pytest.mark.parametrize("key", [one.key for one in MEGATRON.decides if one.key])

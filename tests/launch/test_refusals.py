@@ -267,6 +267,18 @@ def test_a_default_that_is_priced_otherwise_is_named(tmp_path: Path) -> None:
 ADVISED = {"patch_primus_pipeline": True, "pp_algorithm": "zero-bubble", "overlap_grad_reduce": True}
 
 
+@pytest.mark.parametrize(("backend", "fused", "is_named"), [
+    ("auto", "1", False), ("auto", "0", True), ("flash", "0", False), ("flash", "1", True), ("fused", "1", False),
+    ("unfused", "1", True),
+])  # fmt: skip
+def test_a_variable_of_an_attention_kernel_that_an_argument_replaced_is_named(
+    backend: str, fused: str, is_named: bool
+) -> None:
+    given = {"attention_backend": backend, "env_NVTE_FUSED_ATTN": fused}
+    found = [one.name for one in judged("megatron", given, 8, 9) if one.is_advice]
+    assert ("variable_of_fused_attention" in found) is is_named
+
+
 def test_what_a_page_advises_against_is_priced_and_named(tmp_path: Path) -> None:
     found = judged("primus", ADVISED, 8, 9)
     assert [one.name for one in found if one.is_advice] == ["pipeline_overlaps"]

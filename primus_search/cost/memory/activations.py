@@ -269,7 +269,7 @@ def core_attention(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_le
         Saved(name="attention output of the kernel", bytes=of_kernel, dropped_by=Recompute.CORE_ATTENTION),
     ]
     if stack.kernels.attention_kernel == UNFUSED:
-        per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.kernels.has_dropout else 0.0)
+        per_score = stack.memory.score_bytes + ((MASK_BYTES + BF16_BYTES) if stack.kernels.has_score_dropout else 0.0)
         scores = s.tokens * heads * float(seq_length)
         return [*tensors, Saved(name="scores", bytes=per_score * scores, dropped_by=Recompute.CORE_ATTENTION)]
     return [

@@ -122,6 +122,7 @@ class Decision:
     otherwise   what the number is of a job without the settings; null: what the stack has
     where       only of candidates whose axes have one of these words, or fit one of these patterns
     of_experts  only of models with experts
+    is_part     whether the settings do more than the number says, which is told of them as of what is not priced
     """
 
     number: str
@@ -136,6 +137,7 @@ class Decision:
     otherwise: Any = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ class Kernels:
     has_fused_activation_cast  The activation between the two products of an MLP takes part in the cast of its output to
         FP8.
     has_gradient_accumulation_fusion  Weight-gradient GEMM adds into the main gradient itself.
-    has_dropout  Residual and attention dropout are applied (GPT-3 era recipes).
+    has_dropout  Hidden dropout is applied: its masks behind each block are kept.
+    has_score_dropout  Attention dropout is applied to stored scores.
     """
 
     attention_kernel: str
@@ -56,6 +57,7 @@ class Kernels:
     has_fused_activation_cast: bool
     has_gradient_accumulation_fusion: bool
     has_dropout: bool
+    has_score_dropout: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
