@@ -22,7 +22,9 @@ from primus_search.values.workload import Workload
 from tests.support.plain_stack import plain_stack
 
 HARDWARE = load_hardware("b200")
-PLAIN = plain_stack("unfused", has_dropout=True, has_score_dropout=True, caches_dummy_gradients=False, keeps_fused_qkv=False)
+PLAIN = plain_stack(
+    "unfused", has_dropout=True, has_score_dropout=True, caches_dummy_gradients=False, keeps_fused_qkv=False
+)
 FLASH = with_numbers(PLAIN, {"attention_kernel": "flash2", "has_dropout": False})
 
 GPT_22B = Model(

@@ -342,3 +342,19 @@ def test_a_gated_feed_forward_is_rounded_up_to_its_multiple(tmp_path: Path, more
 def test_packed_samples_fill_rows_and_others_are_padded(tmp_path: Path) -> None:
     packed = job(tmp_path, "train.yaml", FOUNDRY.replace("ratio: null", "ratio: auto"))
     assert packed.workload != job(tmp_path, "train.yaml", FOUNDRY).workload
+
+
+@pytest.mark.parametrize(("text", "stores"), [
+    (f"{TRAINER}finetuning_type: full\nflash_attn: disabled\n", True),
+    (f"{TRAINER}finetuning_type: full\nflash_attn: fa2\n", False),
+    (f"{TRAINER}finetuning_type: full\nattn_implementation: eager\n", True),
+    (f"{AXOLOTL}datasets: []\neager_attention: true\n", True),
+    (f"{AXOLOTL}datasets: []\nattn_implementation: sdpa\n", False),
+])  # fmt: skip
+def test_eager_attention_stores_its_scores(text: str, stores: bool, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    begun = start(path, "h100", 1)
+    kernels = space_of(begun, [], None, "").cluster.stack.kernels
+    assert (kernels.attention_kernel == "unfused") is stores
+    assert not [note for note in begun.experiment.not_modelled if "attn" in note or "attention" in note]

@@ -15,6 +15,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.launcher_table import launchers
+from primus_search.launch.read.launchers import NUMBER
 from primus_search.launch.read.primus_experiments import BACK_ENDS
 from primus_search.learning.started_experiment import start
 from primus_search.models.preset_names import model_named
@@ -22,6 +23,7 @@ from primus_search.models.presets import load_preset
 from primus_search.space.context import FACTS
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY
+from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.tasks import Policy
 from tests.support.launched import assert_read
 
@@ -736,7 +738,8 @@ def test_every_table_means_names_that_exist() -> None:
             between = {
                 name for ways in one.formulas.values() for way in ways for name in re.findall(r"up to (\w+)", way)
             }
-            assert meant <= {*DEFAULTS, *sizes, *between}, name
+            numbers = {f"{NUMBER}{field}" for field in GROUP_OF}
+            assert meant <= {*DEFAULTS, *sizes, *between, *numbers}, name
 
 
 PRIMUS_MAXTEXT = """

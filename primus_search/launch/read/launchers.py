@@ -413,7 +413,7 @@ def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
 def of_axes(
     path: Path, framework: Framework, found: Settings, gpus: int, model: Model | None, started: World
 ) -> Experiment:
-    """The job of axes by our own names; `copies`: of sharded weights."""
+    """The job of axes by our own names; `copies`: of sharded weights; `stack.NAME`: a number of the stack."""
     row = {axis: _word(axis, value) for axis, value in found.items() if axis in DEFAULTS and value is not None}
     row |= {"pp": row.get("pp", 1), "vpp": row.get("vpp", 1)}
     if row["pp"] == 1 or row["vpp"] == 1:
@@ -433,7 +433,12 @@ def of_axes(
         global_batch_size=None if batch is None else whole("global_batch_size", batch, least=1),
         model=model,
         world=started,
+        numbers={key.removeprefix(NUMBER): value for key, value in found.items() if key.startswith(NUMBER)},
     )
+
+
+NUMBER = "stack."
+"""What begins the name of a number of the stack in a table."""
 
 
 def _word(axis: str, value: Any) -> Any:
