@@ -167,14 +167,14 @@ class Candidates:
 
     def take(self, rows: Bools | Ints | slice) -> Self:
         """The rows a mask, an index or a slice selects, in their order."""
-        taken: dict[str, Any]
+        columns = self.columns()
         if isinstance(rows, slice):
-            taken = {name: _read_only(column[rows]) for name, column in self.columns().items()}
-        else:
-            at: Ints = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
-            if _is_all(at, len(self)):
-                return self
-            taken = {name: _frozen(column.take(at)) for name, column in self.columns().items()}
+            taken: dict[str, Any] = {name: _read_only(column[rows]) for name, column in columns.items()}
+            return replace(self, **taken)
+        at: Ints = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
+        if _is_all(at, len(columns["tp"])):
+            return self
+        taken = {name: _frozen(column.take(at)) for name, column in columns.items()}
         return replace(self, **taken)
 
     def with_columns(self, columns: Mapping[str, Ints | Bools]) -> Self:

@@ -14,6 +14,7 @@ from primus_search.cost.project import Projector
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
 from primus_search.space import Enumerator
+from primus_search.values.candidates import Recompute
 from primus_search.values.job import Job
 from tests.support.judge.checkouts import needs
 from tests.support.launched import ROOT
@@ -141,3 +142,17 @@ def test_fsdp_takes_no_optimizer_of_whole_matrices(tmp_path: Path) -> None:
 def test_a_graph_of_the_whole_iteration_has_its_newer_name(tmp_path: Path) -> None:
     begun = start(script(tmp_path, "adam", "--cuda-graph-impl full_iteration"), "b200", 0)
     assert begun.experiment.row["cuda_graph"] == "full"
+
+
+def test_recomputed_hyper_connections_keep_the_streams_into_a_stage() -> None:
+    """Of a DeepSeek-V4 recipe with 11, 11, 11 and 10 layers a rank: the 4 streams before each of two blocks of a layer
+    are dropped but for those into the stage; in backward those of all its layers come back together."""
+    begun = start(Path("deepseek_v4_flash_pretrain_32gpu_h100_bf16_config"), "", 0)
+    space = space_of(begun, [], None, "")
+    job, c = space.job_on(space.clusters[0]), begun.experiment.candidate
+    plain = c.with_columns({"recompute": c.recompute & ~int(Recompute.HYPER_CONNECTIONS)})
+    with_streams, without = (memory_by_rank(job, one) for one in (plain, c))
+    stream = 4 * 2 * 4096.0 * job.model.hidden
+    dropped, back = (with_streams.activations - without.activations) / stream, job.model.num_layers / 4 * 2
+    assert dropped[:3].tolist() == pytest.approx([4 * 21, 3 * 21, 2 * 21], rel=0.01)  # 4 to 2 micro-batches wait
+    assert (without.recompute_workspace - with_streams.recompute_workspace)[0] == pytest.approx(back * stream)

@@ -18,7 +18,7 @@ from primus_search.cost.memory.adapter_memory import adapter_output_gradients, k
 from primus_search.cost.memory.mixer_memory import Saved, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
-from primus_search.values.candidates import INNER_RANKS, Bools, CpComm, Floats, Offload, Recompute
+from primus_search.values.candidates import INNER_RANKS, Bools, Candidates, CpComm, Floats, Offload, Recompute
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
 
@@ -74,7 +74,7 @@ def layer_activations(model: Model, stack: Stack, kind: LayerKind, s: Share, seq
     return LayerActivations(
         kept=kept,
         waiting=inputs + output_gradients(model, kind, s),
-        recomputed=whole - kept,
+        recomputed=whole - kept + streams_beside(model, kind, s),
         backward=backward_transients(model, kind, s) + beside_backward(model, stack, kind, s, seq_length),
     )
 
@@ -89,6 +89,29 @@ def offloaded_bytes(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_l
 def layer_input(model: Model, s: Share) -> Floats:
     """Bytes of what full recompute keeps of a layer and micro-batch."""
     return BF16_BYTES * s.split_tokens * model.hidden
+
+
+def restores_stages(of: Candidates | Share) -> Bools:
+    """Whether the residual streams of all layers of a stage come back together, from those into it."""
+    mask: Bools = (of.recompute & Recompute.HYPER_CONNECTIONS) != 0
+    return mask
+
+
+def streams_beside(model: Model, kind: LayerKind, s: Share) -> Floats | float:
+    """Bytes of the residual streams that come back with those of one layer.
+
+    Source: NVIDIA/Megatron-LM d98e8a64 core/transformer/hyper_connection.py `build_mhc_recompute_layer_plan`: all
+    layers of a chunk without mhc_recompute_layer_num; those of a group with it, which is not counted.
+    """
+    if not model.hyper_streams:
+        return 0.0
+    others = restores_stages(s) * (np.maximum(layers_restored(model, s), 1.0) - 1.0)
+    return others * model.num_blocks(kind) * model.hyper_streams * layer_input(model, s)
+
+
+def layers_restored(model: Model, s: Share) -> Floats:
+    """Layers whose residual streams come back together: those of a virtual stage, their mean."""
+    return np.where(restores_stages(s), model.num_layers / (s.pp * s.vpp), 1.0)
 
 
 def has_inputs_away(s: Share) -> Bools:
@@ -114,12 +137,16 @@ def saved_tensors(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_len
 def _of_trained(model: Model, stack: Stack, kind: LayerKind, s: Share, seq_length: int) -> list[Saved]:
     """What a layer saves whose own weights are all trained."""
     own, streams, blocks = _own_mixer(kind), model.hyper_streams, model.num_blocks(kind)
+    together = layers_restored(model, s)
     absent = ABSENT[isinstance(kind.mixer, NoMixer), isinstance(kind.feed_forward, NoFeedForward)]
     model, kind, s = seen(model, kind, s)
     tensors = [tensor for tensor in residual_stream(model, stack, kind, s) if tensor.name not in absent]
     if streams:
-        stream = BF16_BYTES * s.split_tokens * model.hidden
-        tensors.append(Saved(name="residual streams of hyper-connections", bytes=blocks * streams * stream))
+        kept, again = streams * layer_input(model, s), Recompute.HYPER_CONNECTIONS
+        tensors += [
+            Saved(name="residual streams of hyper-connections", bytes=blocks * kept, dropped_by=again),
+            Saved(name="streams into a stage", bytes=restores_stages(s) * kept / together),
+        ]
     if model.per_layer_embedding:
         # The gate's input and product, its part of the table, what is projected, and the input of the norm.
         kept = BF16_BYTES * s.split_tokens * (2.0 * model.hidden + 3.0 * model.per_layer_embedding)

@@ -15,6 +15,7 @@ import numpy as np
 
 from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
+from primus_search.cost.memory.activations import restores_stages
 from primus_search.cost.memory.device_context import context_bytes
 from primus_search.cost.memory.pipeline_moments import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
@@ -80,7 +81,11 @@ class MemoryTable:
         )
         self.batches = memo(
             reads=BATCH_READS,
-            canonical=lambda c: {"pp": c.pp > 1, "sharding": c.sharding >= Sharding.FSDP2},
+            canonical=lambda c: {
+                "pp": np.where(restores_stages(c), c.pp, c.pp > 1),
+                "vpp": restores_stages(c) * c.vpp,
+                "sharding": c.sharding >= Sharding.FSDP2,
+            },
             compute=self._batches,
             tables=(self._batch, self._expert_buffer),
         )

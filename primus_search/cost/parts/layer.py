@@ -325,6 +325,7 @@ _REPEATS: dict[Recompute, dict[Module, float]] = {
     Recompute.MLA_UP_PROJ: {Module.MLA_UP: 1.0},
     Recompute.MOE_ACTIVATION: {Module.EXPERT_ACTIVATION: 1.0},
     Recompute.LAYERNORM: {Module.NORM: 1.0},
+    Recompute.HYPER_CONNECTIONS: {Module.ELEMENTWISE: 1.0},
     Recompute.MOE: dict.fromkeys((Module.EXPERTS, Module.EXPERT_ACTIVATION, Module.ROUTER, Module.EXPERT_COMM), 1.0),
     Recompute.OP_SAC: {
         Module.LINEAR: 0.5,

@@ -25,7 +25,8 @@ class Recompute(IntFlag):
 
     CORE_ATTENTION is Megatron's `selective`; OP_SAC is torchtitan's per-op selective checkpointing (SDPA outputs and
     every second matmul are kept); with OP_SAC_EXPERTS beside it products of routed experts are kept, too. MOE is a
-    whole MoE layer behind its norm, router and exchange included; MLP the dense one alone.
+    whole MoE layer behind its norm, router and exchange included; MLP the dense one alone. HYPER_CONNECTIONS are the
+    residual streams of all layers of a virtual stage, of whose first its input is kept.
     """
 
     NONE = 0
@@ -39,6 +40,7 @@ class Recompute(IntFlag):
     OP_SAC_EXPERTS = 128
     MOE = 256
     SHARED_EXPERTS = 512
+    HYPER_CONNECTIONS = 1024
 
 
 class Offload(IntFlag):
