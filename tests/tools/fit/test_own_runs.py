@@ -1,6 +1,7 @@
 """Errors after own runs, by the tool that docs/fidelity.md quotes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,13 @@ import pytest
 from primus_search.files.hardware_files import load_stack
 from primus_search.learning.posterior import log_rates, reference_of
 from tests.learning.test_site_stack import SOFTWARE, runs
-from tools.fit.own_runs import errors_after
+from tools.fit import own_runs
+from tools.fit.own_runs import errors_after, unseen
+
+DATA = Path("tests/oracle/data")
+IN_NO_FIT = tuple(DATA / f"{name}.csv" for name in ("unseen_runs_4", "blind_trainers", "oom_runs"))
+MET = ("InternLM/xtuner", "crusoecloud/torchtitan", "pytorch/ao")
+"""Publishers of at most eleven rated runs in these tables that first contact is within 10 % of."""
 
 
 @pytest.mark.in_turn
@@ -41,3 +48,14 @@ def test_runs_of_another_software_are_neither_learned_from_nor_scored() -> None:
     ]
     apart, together = errors_after(mixed, draws=1)[1], errors_after(mixed, draws=1, is_mixed=True)[1]
     assert apart[5] == pytest.approx(0.0, abs=1e-9) and apart[2] < 0.1 < together[2]
+
+
+@pytest.mark.in_turn
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("publisher", MET)
+def test_one_run_of_a_publisher_makes_its_others_no_worse_by_a_point(
+    publisher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_runs, "TAUGHT", (1,))
+    before, after, *_ = errors_after(unseen(DATA / "trained_on.txt", IN_NO_FIT)[publisher], draws=8)[1]
+    assert after < before + 0.01
