@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from primus_search.analysis.labels import chance
 from primus_search.exploration.result import ClusterResult, SearchResult, is_on
-from primus_search.exploration.scaling_table import Rung, dividing_batches, machine_of, reached
+from primus_search.exploration.scaling_table import dividing_batches, machine_of, reached
 from primus_search.space import Goal
 
 MILLION, THOUSAND = 1e6, 1e3
@@ -75,21 +75,13 @@ def other_clusters(result: SearchResult) -> dict[int, str]:
     for key, when in (("days", "sooner"), ("cost_USD", "cheaper"), ("gpu_hours", "fewer GPU hours")):
         best = min(result.rungs, key=lambda rung: getattr(rung, key))
         is_better = getattr(best, key) < OTHERWISE * getattr(mine, key)
-        place = next((p for p, row in enumerate(rows) if _is_of(result, row, best)), None) if is_better else None
+        choice = next(one.choice for one in result.clusters if len(one.ranking) and result.rung_of(one.choice) is best)
+        place = next((p for p, row in enumerate(rows) if is_on(row, choice)), None) if is_better else None
         if place is None or place in found or len(found) == MOST_OTHERS:
             continue
         date = f", {chance(best.chance)} in time" if goal.within_days else ""
         found[place] = f"{when}: {best.days:,.0f} days{(best.cost_USD and f', {money(best.cost_USD)}') or ''}{date}"
     return found
-
-
-def _is_of(result: SearchResult, row: object, rung: Rung) -> bool:
-    choice = next(
-        one.choice
-        for one in result.clusters
-        if (one.choice.labels, one.choice.cluster.world) == (rung.labels, rung.world)
-    )
-    return is_on(row, choice)  # type: ignore[arg-type]
 
 
 def amount(tokens: float) -> str:

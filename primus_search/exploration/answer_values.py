@@ -1,10 +1,6 @@
 """The answer of a run as values, as run.json holds it: what to run, what it rests on, and the choices beside it."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
-
-from primus_search.files.plain_forms import from_plain
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +53,6 @@ class Answer:
     choices: tuple[Choice, ...]
     counts: str
     goal: tuple[str, ...] = ()
-
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> "Answer":
-        """The answer of `asdict`, as run.json holds it; keys of other versions are ignored. Raises ValueError for
-        other data."""
-        return from_plain(cls, data)
-
-    def as_data(self) -> dict[str, Any]:
-        """Plain values for run.json."""
-        return asdict(self)
 
     def rank_of(self, letter: str) -> int | None:
         """The rank that a letter stands for; None for one that is not among the choices."""

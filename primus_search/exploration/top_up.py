@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _write_back(
         "candidates.parquet": kept_again(run.path, number, ranking),
     }
     known = run.facts["files"] | {name: file_facts(content) for name, content in files.items()}
-    facts = dict(run.facts) | {"best": ranking.row(0), "answer": answer.as_data(), "files": known}
+    facts = dict(run.facts) | {"best": ranking.row(0), "answer": asdict(answer), "files": known}
     write_together(run.path, files | {"run.json": json.dumps(facts, indent=2).encode() + b"\n"})
 
 

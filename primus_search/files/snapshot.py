@@ -47,9 +47,9 @@ class Snapshot:
         others = [path for path in roots() if path != here]
         return cls(
             texts={str(path): content for path, content in sorted(texts.items())},
-            source=_absolute(source),
-            roots=tuple(_absolute(root) for root in ([here] if here else []) + others),
-            sites=_absolute(sites()),
+            source=os.path.realpath(source),
+            roots=tuple(os.path.realpath(root) for root in ([here] if here else []) + others),
+            sites=os.path.realpath(sites()),
             host=host,
         )
 
@@ -129,10 +129,6 @@ def _differs(path: Path, content: bytes) -> bool:
         return path.is_file() and read_bytes(path, most=MAX_TABLE_BYTES) != content
     except InputError:
         return True
-
-
-def _absolute(path: str | Path) -> str:
-    return os.path.realpath(path)
 
 
 def _inside(name: str) -> Path:

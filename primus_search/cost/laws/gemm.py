@@ -56,30 +56,24 @@ def gemm_s(
     layer with T tokens pass (out, in, T). Near measured shapes the law is corrected by the accelerator's tables.
     """
     m, n, k, code = _columns(m, n, k, precision)
-    seconds = _law_s(acc, m, n, k, code, gemm_pass)
+    seconds = _law_s(acc, gemm_pass, code, m, n, k)
     if not acc.tables:
         return seconds
     if gemm_pass is GemmPass.FORWARD:
-        law = partial(_law_of_code_s, acc, GemmPass.FORWARD)
+        law = partial(_law_s, acc, GemmPass.FORWARD)
         return corrected(seconds, acc.tables, "gemm", "fwd", code, law, m, n, k)
     shape = (m, k, n) if gemm_pass is GemmPass.INPUT_GRAD else (k, m, n)  # of the forward product
     return corrected(seconds, acc.tables, "gemm", "bwd", code, partial(_both_gradients_s, acc), *shape)
 
 
-def _law_of_code_s(
-    acc: Accelerator, gemm_pass: GemmPass, code: NDArray[np.int64], m: Floats, n: Floats, k: Floats
-) -> Floats:
-    return _law_s(acc, m, n, k, code, gemm_pass)
-
-
 def _both_gradients_s(acc: Accelerator, code: NDArray[np.int64], m: Floats, n: Floats, k: Floats) -> Floats:
     """Both gradients of a forward product (m, n, k), by the law: what benchmarks time as its backward."""
-    input_grad = _law_s(acc, m, k, n, code, GemmPass.INPUT_GRAD)
-    weight_grad = _law_s(acc, n, k, m, code, GemmPass.WEIGHT_GRAD)
+    input_grad = _law_s(acc, GemmPass.INPUT_GRAD, code, m, k, n)
+    weight_grad = _law_s(acc, GemmPass.WEIGHT_GRAD, code, n, k, m)
     return input_grad + weight_grad
 
 
-def _law_s(acc: Accelerator, m: Floats, n: Floats, k: Floats, code: NDArray[np.int64], gemm_pass: GemmPass) -> Floats:
+def _law_s(acc: Accelerator, gemm_pass: GemmPass, code: NDArray[np.int64], m: Floats, n: Floats, k: Floats) -> Floats:
     seconds = tiled_s(acc, m, n, k, np.float64(1.0), code, gemm_pass)
     bytes_moved = (m * k + k * n) * operand_bytes(code) + m * n * BF16_BYTES
     traffic_s = bytes_moved / (acc.hbm_bytes_per_s * acc.memory.stream_efficiency)

@@ -222,7 +222,7 @@ def summary(result: SearchResult) -> dict[str, Any]:
         "token_budget": space.goal.tokens,
         "scaling": finite([_scaling_row(rung) for rung in result.rungs]),
         "best": best.ranking.row(0),
-        **({} if result.answer is None else {"answer": result.answer.as_data()}),
+        **({} if result.answer is None else {"answer": asdict(result.answer)}),
         **({} if result.baseline is None else {"baseline": result.baseline.as_data()}),
         "versions": _versions(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -24,6 +24,7 @@ from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.question import fingerprint
 from primus_search.exploration.run_folder.resolved import RESOLVED, is_of_today, read_resolved, refusal, written_by
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
+from primus_search.files.plain_forms import from_plain
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, DEFAULTS, Candidates
 from primus_search.values.knobs import KNOB, WORDED
@@ -83,7 +84,10 @@ class SavedRun:
         run = cls(path=path, facts=read_facts(path), ranking=result.ranked_rows, frontier=result.frontier_rows)
         run.__dict__.update(space=result.space, _result=result)
         run.__dict__["_evaluators"] = [
-            (found.choice, replace(found.evaluator, traced_shortfall_bytes=run.traced_shortfall_bytes(found.choice)))
+            (
+                found.choice,
+                replace(found.evaluator, traced_shortfall_bytes=traced_shortfall_bytes(run.ranking, found.choice)),
+            )
             for found in result.clusters
         ]
         return run
@@ -141,7 +145,7 @@ class SavedRun:
     def answer(self) -> Answer:
         """The answer as the run decided it. Raises InputError where an older version wrote the folder."""
         try:
-            return Answer.of_data(self.facts["answer"])
+            return from_plain(Answer, self.facts["answer"])
         except (KeyError, ValueError) as error:
             what = refusal(self.facts, "its run.json has another form of answer")
             raise InputError([Problem(str(self.path), what)]) from error
@@ -163,7 +167,7 @@ class SavedRun:
         for one, found in known:
             if one is choice:
                 return found
-        known.append((choice, Evaluator(self.space, choice, self.traced_shortfall_bytes(choice))))
+        known.append((choice, Evaluator(self.space, choice, traced_shortfall_bytes(self.ranking, choice))))
         return known[-1][1]
 
     def kept(self, cluster: int) -> Kept:
@@ -200,10 +204,6 @@ class SavedRun:
         other = replace(self)
         other.__dict__["space"] = space.on(*(replace(choice, framework=framework) for choice in space.clusters))
         return other
-
-    def traced_shortfall_bytes(self, choice: ClusterChoice) -> dict[tuple[Any, ...], float]:
-        """Rows of one cluster that re-validation showed not to fit, by their words: bytes to spare, negative."""
-        return traced_shortfall_bytes(self.ranking, choice)
 
     def row(self, rank: int) -> Mapping[str, Any]:
         """One row of the ranking; `rank` counts from 1. Raises `InputError` beyond the ends."""
