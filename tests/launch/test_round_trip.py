@@ -21,6 +21,7 @@ from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
 from primus_search.values.layout import Layout
+from primus_search.values.machine.stack import with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
@@ -165,6 +166,17 @@ def test_a_job_of_images_is_refused_with_the_framework_that_starts_it(framework:
         Inexpressible, match=r"starts no tower of this model; Megatron-Bridge does \(--framework nemo\)"
     ):
         launch_files(job)
+
+
+def test_a_loss_in_pieces_beside_prediction_layers_is_refused() -> None:
+    """torchtitan 0.3.0 models/deepseek_v3/mtp.py MTPLoss takes whole logits."""
+    space = make_space({"model": "deepseek_v3", "hardware": "h100", "nodes": 32, "framework": "torchtitan",
+                        "workload": {"seq_length": 4096, "global_batch_size": 512}})  # fmt: skip
+    job = next(jobs(space, 1))
+    assert launch_files(job).texts
+    pieces = with_numbers(job.cluster.stack, {"loss_chunks": 8.0})
+    with pytest.raises(Inexpressible, match="prediction layers with a whole loss alone"):
+        assert launch_files(replace(job, cluster=replace(job.cluster, stack=pieces))).texts
 
 
 @pytest.mark.parametrize(

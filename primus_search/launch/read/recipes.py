@@ -79,7 +79,7 @@ def recipes() -> Mapping[str, Recipe]:
     of_classes = key_table(COMMANDS)["of_classes"].items()
     for name, model, like, text in key_rows(RECIPES):
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
-        of_class = next((one for hubs, one in of_classes if fits(model, hubs)), {})
+        of_class: Settings = next((one for hubs, one in of_classes if fits(model, hubs)), {})
         given = {key: value for key, value in settings.items() if value is not None}
         found[name] = Recipe(model, {**of_class, **given})
     return found

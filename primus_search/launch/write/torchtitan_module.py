@@ -11,7 +11,7 @@ from typing import Any
 from primus_search.files.known_keys import key_table
 from primus_search.launch.read.torchtitan import LOSS, flattened, nested
 from primus_search.launch.read.torchtitan_models import MOE_ARGS, NAME, defaults_of, model_of
-from primus_search.launch.write.job import LaunchJob, unsaid_constants
+from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
 from primus_search.launch.write.shell import launch_file
 from primus_search.launch.write.torchtitan_model import family_of, flavor_of, refuse_lost_parts
 from primus_search.values.model import Model
@@ -34,7 +34,10 @@ def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
     shape = None if own else _shape(job)
     converter = next(iter(settings[CONVERTERS]), "")
     checkpointing, has_mtp = settings[CHECKPOINTING], job.model.num_mtp_layers > 0
-    chunked = [] if has_mtp or LOSS not in settings else [settings[LOSS]]
+    if has_mtp and LOSS in settings:
+        what = "takes prediction layers with a whole loss alone; no launch file of stack.loss_chunks above 1"
+        raise Inexpressible(f"{job.framework.title} {what}")
+    chunked = [settings[LOSS]] if LOSS in settings else []
     values: Fields = {
         "family": family or (shape or {})["family"],
         "flavor": flavor or NAME,
