@@ -62,7 +62,7 @@ def test_a_variable_names_the_experiment_and_others_its_nodes(folder: Path, monk
     job = read_experiment(folder / "run.sh")
     assert (job.world.gpus, job.global_batch_size, job.row["tp"]) == (8, 64, 1)
     (folder / "run.sh").write_text("bash examples/run_slurm_pretrain.sh")
-    with pytest.raises(InputError, match="starts Primus without a file: set EXP in the environment"):
+    with pytest.raises(InputError, match="depends on EXP, its experiment: set it in the environment"):
         read_experiment(folder / "run.sh")
     monkeypatch.setenv("EXP", "exp/llama.yaml")
     assert read_experiment(folder / "run.sh").global_batch_size == 128

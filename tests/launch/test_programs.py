@@ -30,6 +30,16 @@ TUNED = """
 from nemo.collections import llm
 recipe = llm.llama3_70b.finetune_recipe(num_nodes=1, num_gpus_per_node=8, peft_scheme={scheme})
 """
+PERFORMANCE = """
+from nemo.collections.llm.recipes.llama31_405b import pretrain_recipe
+from helpers import set_primary_perf_configs
+
+def recipe(nodes: int = 32):
+    made = pretrain_recipe(performance_mode=True)
+    return set_primary_perf_configs(
+        made, "pre_train", num_nodes=nodes, num_gpus_per_node=8, mbs=1, gbs=256, tp_size=8, pp_size=8, cp_size=2,
+        vp_size=8, ep_size=1, compute_dtype="fp8", fp8_recipe="cs", use_mcore_fsdp=False, recompute_layers=0)
+"""
 OLMO = """
 from functools import partial
 from olmo_core.internal.experiment import build_config, main
@@ -90,7 +100,7 @@ export TENSOR_MODEL_PARALLEL=2 PIPELINE_MODEL_PARALLEL=8 INTERLEAVED_PIPELINE=8 
 export DGXNNODES=128
 export DGXNGPU=4
 """
-MLPERF_LORA = "export MINIBS=1 CP=8 TP=1 PP=1 SP=0 MBS=1 FP8=True\nexport DGXNNODES=18\nexport DGXNGPU=4\n"
+MLPERF_LORA = "export MINIBS=1 CP=8 TP=1 PP=1 SP=0 MBS=1 FP8=True ACG=full ACM=block ACL=21\nexport DGXNNODES=9\n"
 FAST_LLM = """
 training: {train_iters: 100}
 data: {micro_batch_size: 8192, maximum_document_length: 4096}
@@ -128,6 +138,7 @@ FILES = {
     "config.sh": MLPERF,
     "config_lora.sh": MLPERF_LORA,
     "recipe.py": RECIPE,
+    "performance.py": PERFORMANCE,
     "full.py": TUNED.format(scheme="None"),
     "lora.py": TUNED.format(scheme="'lora'"),
     "olmo.py": OLMO,
@@ -138,6 +149,8 @@ FILES = {
 JOBS: dict[str, dict[str, Any]] = {
     "recipe.py": {"program": "NeMo 2 (recipe in Python)", "seq_length": 8192, "batch": 256, "gpus": 64, "tp": 8,
                   "pp": 4, "vpp": 5, "cp": 2, "micro_batch_size": 1, "sharding": "distributed_optimizer"},
+    "performance.py": {"program": "NeMo 2 (recipe in Python)", "seq_length": 8192, "batch": 256, "gpus": 256, "tp": 8,
+                       "pp": 8, "vpp": 8, "cp": 2, "fp8": "hybrid", "sequence_parallel": True},
     "full.py": {"program": "NeMo 2 (fine-tuning recipe in Python)", "tp": 8, "pp": 4, "batch": 128, "seq_length": 2048},
     "lora.py": {"program": "NeMo 2 (LoRA recipe in Python)", "tp": 8, "pp": 1, "batch": 128, "gpus": 8},
     "olmo.py": {"program": "OLMo-core (FSDP)", "seq_length": 4096, "batch": 1024, "micro_batch_size": 2,
@@ -148,7 +161,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "config.sh": {"program": "MLPerf (NeMo, variables of a configuration)", "seq_length": 8192, "batch": 1152,
                   "gpus": 512, "tp": 2, "pp": 8, "vpp": 8, "cp": 2, "micro_batch_size": 2},
     "config_lora.sh": {"program": "MLPerf (NeMo, LoRA of Llama 2 70B, variables of a configuration)", "batch": 9,
-                       "gpus": 72, "cp": 8, "tp": 1},
+                       "gpus": 72, "cp": 8, "recompute": "full", "recompute_num_layers": 21},
     "fast.yaml": {"program": "Fast-LLM", "seq_length": 4096, "micro_batch_size": 2, "batch": 64, "tp": 2},
     "fast_older.yaml": {"program": "Fast-LLM (a pretrained model)", "seq_length": 4096, "batch": 64,
                         "sharding": "fsdp2"},

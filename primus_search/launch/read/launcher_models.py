@@ -27,7 +27,8 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
         return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
     resized = next((k for k, v in given.items() if v and any(fnmatchcase(k, one) for one in launcher.sizes)), "")
     if resized:
-        what = f"{resized}: {given[resized]}: another model than {as_script_text(named)}; give --model its config.json"
+        what = f"{resized}: {given[resized]}: another model than {named}; give --model its config.json"
+        what = as_script_text(what)
         return None, (Problem(shown(path), what),)
     if found := model_named(named, launcher.models):
         return found, ()

@@ -64,7 +64,7 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     given.pop("backend_path", None)
     name = given.pop("config", values.get("EXP", ""))
     if not name or UNSET.fullmatch(name):
-        raise ValueError("starts Primus without a file: set EXP in the environment (EXP=FILE before the command)")
+        raise ValueError("depends on EXP, its experiment: set it in the environment (EXP=FILE before the command)")
     file = beside(path.parent, name) or beside(Path(values.get("PRIMUS_PATH", ".")), name)
     if file is None:
         raise ValueError(f"starts {as_script_text(name)}, which is not beside it, nor in $PRIMUS_PATH")
