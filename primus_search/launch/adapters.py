@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from primus_search.files.known_keys import key_table
 from primus_search.launch.contract import fits, holds, is_off, number_in
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
@@ -128,7 +129,9 @@ def workload_settings(tuning: Mapping[str, Any], model: Model | None) -> dict[st
     """The keys of a workload for what a file trains, its modules as the framework matches them in a model."""
     if "lora" not in tuning or model is None:
         return dict(tuning)
-    modules = list(modules_of(model, tuple(tuning["lora"]["modules"])))
+    names = tuple(tuning["lora"]["modules"])
+    is_joint = EACH not in names and model.name.startswith(tuple(key_table("language_parts")["joint_experts"]))
+    modules = [one for one in modules_of(model, names) if one != EACH or not is_joint]
     return {**tuning, "lora": {**tuning["lora"], "modules": modules or ["all-linear"]}}
 
 

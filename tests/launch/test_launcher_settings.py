@@ -326,6 +326,14 @@ def test_a_document_that_a_document_names_is_read_where_it_stands_beside(tmp_pat
     assert (read.row["tp"], read.row["sharding"], read.global_batch_size) == (4, "zero2", 16)
 
 
+@pytest.mark.parametrize(("model", "trained"), [("openai/gpt-oss-20b", 4 * 10**6), ("Qwen/Qwen3-30B-A3B", 3 * 10**8)])
+def test_experts_that_are_one_tensor_have_no_adapters(tmp_path: Path, model: str, trained: int) -> None:
+    text = TRAINER.replace("meta-llama/Llama-2-7b-hf", model) + "finetuning_type: lora\nlora_target: all\n"
+    (tmp_path / "train.yaml").write_text(text, encoding="utf-8")
+    adapted = space_of(start(tmp_path / "train.yaml", "h100", 0), [], None, "").model.trained_params
+    assert trained / 2 < adapted < 2 * trained
+
+
 def test_devices_of_a_file_are_those_it_names(tmp_path: Path) -> None:
     world = job(tmp_path, "train.yaml", AUTOMODEL).world
     assert (world.gpus, world.per_node) == (8, 4)

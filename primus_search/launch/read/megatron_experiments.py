@@ -294,7 +294,7 @@ def model_of_arguments(path: Path, found: Settings) -> tuple[Model | None, tuple
         what = (
             "sizes an encoder and a decoder (T5), which are not modelled"
             if has_encoder
-            else "names no model: num_layers is missing"
+            else "names no model: num_layers is missing; give --model a preset or a config.json"
         )
         return None, (Problem(shown(path), what),)
     # What makes layers of another kind is read or refused, never left out.
