@@ -43,6 +43,17 @@ def test_a_file_that_is_no_job_is_called_what_it_is(tmp_path: Path, name: str) -
     assert "primus-search project --model MODEL --hardware NAME --nodes N --set " in message
 
 
+def test_the_script_that_names_a_configuration_is_named(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "scripts").mkdir()
+    path = tmp_path / "configs" / "zero3.json"
+    path.write_text('{"zero_optimization": {"stage": 3}}', encoding="utf-8")
+    (tmp_path / "scripts" / "other.sh").write_text("deepspeed a.py --deepspeed zero2.json", encoding="utf-8")
+    (tmp_path / "scripts" / "sft.sh").write_text("deepspeed a.py --deepspeed configs/zero3.json", encoding="utf-8")
+    with pytest.raises(InputError, match=r"its script is read: sft\.sh; the same job"):
+        read_experiment(path)
+
+
 def test_sizes_that_stand_in_a_file_are_in_the_command(tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("tp_size: 4\npipeline-model-parallel-size: 2\ncutoff_len: 2048\n", encoding="utf-8")

@@ -4,8 +4,13 @@ not_read(Path("train.py"), text)     "is Python (a recipe of Megatron-Bridge), w
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+from primus_search.base.errors import InputError
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.known_keys import key_table
 from primus_search.launch.read.recipes import recipes
 from primus_search.models.preset_names import preset_in
@@ -40,7 +45,24 @@ def not_read(path: Path, text: str) -> str:
         for end, *marks, what in key_table("other_files")["kinds"]
         if re.search(end, path.name) and all(_has(text, mark) for mark in marks)
     )
-    return f"{kind}; the same job is priced by {command(text)}"
+    scripts = ", ".join(_scripts_of(path)) if kind.endswith(NAMED_BY_SCRIPTS) else ""
+    return f"{kind}{scripts and f': {scripts}'}; the same job is priced by {command(text)}"
+
+
+NAMED_BY_SCRIPTS = "its script is read"
+"""How the words for a file end that a script names beside its model and its batch."""
+
+
+def _scripts_of(path: Path) -> Iterator[str]:
+    """Names of the first scripts beside a file, above it or in `scripts` there that name it."""
+    above = path.resolve().parent.parent
+    near = (
+        file for folder in (path.resolve().parent, above, above / "scripts") for file in sorted(folder.glob("*.sh"))
+    )
+    for file in islice(near, 4 * MOST_NAMED):
+        with suppress(InputError):
+            if path.name in read_text(file, most=MAX_TABLE_BYTES):
+                yield file.name
 
 
 def _has(text: str, mark: str) -> bool:
