@@ -182,6 +182,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         TORCHTUNE + "loss: {_component_: torchtune.dev.rl.loss.GRPOSimpleLoss}\n",
         "a step of this kind",
     ),
+    "data of Megatron": (
+        "train.sh",
+        "torchrun tools/retro/preprocess_data.py --num-layers 2 --micro-batch-size 1\n",
+        "prepares data",
+    ),
     "other devices": ("t.yaml", TORCHTUNE + "device: xpu\n", "starts devices for which no hardware file is"),
     "NPUs": ("train.sh", "export HCCL_CONNECT_TIMEOUT=9\n" + CHAT, "starts Ascend NPUs"),
     "prefixes": ("train.sh", CHAT.replace("--zero", "--pre_seq_len 128 --zero"), "pre_seq_len: 128 trains a part"),
@@ -282,6 +287,12 @@ SIZES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "per_device_train_batch_size": 2, "max_length": 4096, "gradient_accumulation_steps": 2, "fsdp": "full_shard",
         "sequence_parallel_size": 2, "gradient_checkpointing": 1, "num_processes": 8}""",
         {"cp": 2, "batch": 16, "recompute": "full", "sharding": "fsdp2"},
+    ),
+    "steps of a rollout": (
+        "train.sh",
+        "python train.py --hf-checkpoint Qwen/Qwen3-4B --tensor-model-parallel-size 2 --rollout-batch-size 128 "
+        "--n-samples-per-prompt 8 --num-steps-per-rollout 4 --rollout-max-response-len 4096 --micro-batch-size 1\n",
+        {"batch": 256},
     ),
     "micro-batches by tokens": (
         "train.sh",

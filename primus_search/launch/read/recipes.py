@@ -194,7 +194,9 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
-        overrides = {key: given[key] for key in table["settings"] if key in given} | _of_sections(words) | overrides
+        overrides = (
+            {key: written(given[key]) for key in table["settings"] if key in given} | _of_sections(words) | overrides
+        )
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if bash.OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
