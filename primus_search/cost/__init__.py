@@ -1,4 +1,4 @@
 """What a configuration costs: one physical effect per file, pure functions over columns; `project` composes them.
 
-May import: schedule, values, base.
+May import: space, schedule, values, base.
 """

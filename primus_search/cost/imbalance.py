@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from primus_search.cost.memo import distinct
+from primus_search.space.memo import distinct
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
 from primus_search.values.lengths import rows_of

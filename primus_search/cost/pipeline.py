@@ -14,11 +14,11 @@ import numpy as np
 from primus_search.base.errors import ScheduleError
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
-from primus_search.cost.memo import Rows, alike, in_order
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.operations import Part
 from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
+from primus_search.space.memo import Rows, alike, in_order
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, PipelineOrder
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster

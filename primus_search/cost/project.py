@@ -16,7 +16,6 @@ from functools import partial
 
 import numpy as np
 
-from primus_search.cost.memo import Canonical, Memo, WordNumbers, by_columns, in_order
 from primus_search.cost.memory.chunk_memory import MemoryTable
 from primus_search.cost.parts.operations import Part
 from primus_search.cost.parts.tower_operations import flops_per_token
@@ -38,6 +37,7 @@ from primus_search.cost.projection import Memory, Projection, Step, Verdict
 from primus_search.cost.replicas import REPLICA_TERMS, UPDATE, WAIT, dealt_of, replica_terms
 from primus_search.cost.stage import MeasuredLayers, layer_width, piece_counts, pieces
 from primus_search.cost.traffic.data_parallel import exposed_gradient_s
+from primus_search.space.memo import Canonical, Memo, WordNumbers, by_columns, in_order
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from enum import IntEnum
 
-from primus_search.cost.memo import in_order
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
 
 

@@ -8,7 +8,6 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.imbalance import waited_share
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s
 from primus_search.cost.laws.optimizer import IS_ORTHOGONAL, MATRIX_MOMENTS, host_update_s, newton_schulz_s, optimizer_s
-from primus_search.cost.memo import alike, in_order
 from primus_search.cost.memory.parameters import trained_shares
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations
@@ -16,6 +15,7 @@ from primus_search.cost.parts.operations import GroupedLinear, LinearOp
 from primus_search.cost.stage import MeasuredLayers
 from primus_search.cost.traffic.data_parallel import REDUCE_LEAST, REDUCE_MOST, gradient_traffic
 from primus_search.schedule import ranks_of
+from primus_search.space.memo import alike, in_order
 from primus_search.values.candidates import Candidates, Floats, Ints, Optimizer, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import StageLayers, dealt_layers

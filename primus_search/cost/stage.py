@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.cost.memo import KeyNumbers, distinct, in_order
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations, recompute_shares
 from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tallied
 from primus_search.cost.parts.tower_operations import tower_work
 from primus_search.cost.traffic.expert_parallel import exchange_overlap_share
 from primus_search.cost.traffic.layer_traffic import add_beside, add_exposed, add_inside, end_traffic_s, sharded_ends
+from primus_search.space.memo import KeyNumbers, distinct, in_order
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Recompute, Scope, reading

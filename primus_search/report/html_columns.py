@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.cost.confidence.fit import AT_RISK, FIT_THRESHOLD, FITS, OUT_OF_MEMORY
-from primus_search.cost.memo import distinct, in_codes
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES
 from primus_search.exploration.run_folder.candidates_file import Kept
+from primus_search.space.memo import distinct, in_codes
 from primus_search.space.tokens import NICKNAMES, PLAIN, read_token
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.knobs import KNOB, KNOBS

@@ -1,4 +1,4 @@
-"""The space of training configurations: axes, legality rules, user constraints, enumeration in chunks.
+"""The space of training configurations: axes, legality rules, user constraints, enumeration in chunks, distinct keys.
 
 May import: schedule, values, base.
 """

@@ -271,7 +271,7 @@ class Candidates:
         return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
 
     def optimizer_copies(self, number: float) -> Floats:
-        """Copies of what replicas share, where so many are told: of ZeRO-1's optimizer, and of ZeRO-2's gradients."""
+        """Copies of what replicas share, where so many are named: of ZeRO-1's optimizer, and of ZeRO-2's gradients."""
         shared = np.isin(self.sharding, (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.ZERO2))
         return np.where(shared, number, 1.0)
 

@@ -141,8 +141,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_a_command_runs_with_damaged_kernels(package: Path, tmp_path: Path) -> None:
     """As a full disk or a crash leaves them: empty files and cut ones, in the place where kernels are kept."""
-    kept = package / "primus_search/cost/__pycache__"
-    damaged = [*kept.glob("pipeline_kernels.place*.nbi"), *kept.glob("pipeline_kernels.number_rows*.nbc")]
+    kept = package / "primus_search/space/__pycache__"
+    damaged = [*kept.glob("key_kernels.place*.nbi"), *kept.glob("key_kernels.number_rows*.nbc")]
     for path in damaged:
         path.write_bytes(path.read_bytes()[: 3000 * path.name.endswith("nbc")])
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}

@@ -49,7 +49,7 @@ HOMES = {
     "wandb": ("session/tracking",),
     "submitit": ("learning/submitted",),
     "jinja2": ("base/html_templates",),
-    "numba": ("schedule/", "cost/", "exploration/"),
+    "numba": ("schedule/", "space/key_kernels", "cost/", "exploration/"),
     "typer": ("cli/",),
     "tomli_w": ("launch/write/",),
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.cost.memo import distinct
+from primus_search.space.memo import distinct
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.values.knobs import KNOBS
 from primus_search.values.model import Model

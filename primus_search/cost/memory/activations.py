@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.cost.memo import in_order
 from primus_search.cost.memory.adapter_memory import adapter_output_gradients, kept_beside_frozen, unpacked_bytes
 from primus_search.cost.memory.mixer_memory import Saved, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import INNER_RANKS, Bools, Candidates, CpComm, Floats, Offload, Recompute
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer

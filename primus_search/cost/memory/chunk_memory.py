@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.cost.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import restores_stages
 from primus_search.cost.memory.device_context import context_bytes
@@ -23,6 +22,7 @@ from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memo
 from primus_search.cost.memory.share import Share
 from primus_search.cost.memory.whole_matrices import deals_matrices
 from primus_search.cost.projection import Memory
+from primus_search.space.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, reading

@@ -7,9 +7,9 @@ apart agree. New pipelines of one order are walked through together, however man
 import numpy as np
 
 from primus_search.base.errors import ScheduleError
-from primus_search.cost.memo import Canonical, KeyNumbers, Rows, WordNumbers, alike, distinct
 from primus_search.cost.memory.held_microbatches import telling_microbatches
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
+from primus_search.space.memo import Canonical, KeyNumbers, Rows, WordNumbers, alike, distinct
 from primus_search.values.candidates import Candidates, Floats, Ints, Recompute
 from primus_search.values.job import Job
 

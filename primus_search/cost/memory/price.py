@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.cost.memo import in_order
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import has_inputs_away, layer_activations, layer_input, seen
 from primus_search.cost.memory.logits import head_memory, head_weight_gradient
@@ -25,6 +24,7 @@ from primus_search.cost.memory.rank_moments import Units, memory_kinds
 from primus_search.cost.memory.share import BF16_BYTES, Share
 from primus_search.cost.memory.tower_memory import tower_state, towers_kept
 from primus_search.cost.memory.whole_matrices import empty_room
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model

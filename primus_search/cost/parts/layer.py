@@ -27,7 +27,6 @@ from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBac
 from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
-from primus_search.cost.memo import in_order
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.adapter_operations import with_adapters
 from primus_search.cost.parts.mixer_operations import (
@@ -51,6 +50,7 @@ from primus_search.cost.parts.operations import (
 )
 from primus_search.cost.parts.routing import router_operations
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.accelerator import Accelerator

@@ -18,7 +18,7 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s, stream_s
-from primus_search.cost.memo import distinct, in_order
+from primus_search.space.memo import distinct, in_order
 from primus_search.values.candidates import Candidates, Floats, Fp8, GroupedGemm, Ints
 from primus_search.values.job import Job
 from primus_search.values.machine.accelerator import Accelerator

@@ -20,8 +20,8 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
-from primus_search.cost.memo import in_order
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Candidates, CpComm, Floats, Ints
 from primus_search.values.job import Job
 from primus_search.values.model import Model

@@ -28,8 +28,8 @@ import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, dispatch_s, reduce_scatter_s
-from primus_search.cost.memo import in_codes
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
+from primus_search.space.memo import in_codes
 from primus_search.values.candidates import Candidates, Floats, Fp8, Ints
 from primus_search.values.job import Job
 from primus_search.values.machine.network import Network

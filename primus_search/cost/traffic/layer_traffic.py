@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, reduce_scatter_s, send_s
-from primus_search.cost.memo import in_order
 from primus_search.cost.memory.parameters import layer_dense_params, layer_expert_params, trained_shares
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import recompute_s
@@ -22,6 +21,7 @@ from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharded_weights import kept_shard, sharded_layer
 from primus_search.cost.traffic.tensor_parallel import adapter_exchange, tensor_parallel
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import Candidates, Floats, Sharding
 from primus_search.values.job import Job
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, LayerKind

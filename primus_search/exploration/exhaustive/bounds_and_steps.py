@@ -6,7 +6,6 @@ are found by lookup of (outer cell, inner combination), so that a bundle costs a
 
 import numpy as np
 
-from primus_search.cost.memo import distinct
 from primus_search.cost.memory.chunk_memory import MemoryKeys
 from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
@@ -17,6 +16,7 @@ from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.exploration.exhaustive.candidate_groups import Groups
 from primus_search.exploration.exhaustive.term_rows import PairCodes, SetRows
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
+from primus_search.space.memo import distinct
 from primus_search.values.candidates import Bools, Floats, Ints, Sharding
 from primus_search.values.knobs import KNOB, Enters, reading
 from primus_search.values.model import Model

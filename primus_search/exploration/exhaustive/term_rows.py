@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.cost.memo import Memo, Rows
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.space.enumerate import Enumerator, densified
+from primus_search.space.memo import Memo, Rows
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints
 
 MOST_PAIRS = 1 << 26

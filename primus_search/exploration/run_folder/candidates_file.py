@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.base.errors import InputError, Problem
-from primus_search.cost.memo import in_codes
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable
 from primus_search.exploration.run_folder.run_facts import read_facts, read_written
+from primus_search.space.memo import in_codes
 from primus_search.values.candidates import COLUMN_NAMES, Bools, Candidates
 from primus_search.values.knobs import WORDED
 

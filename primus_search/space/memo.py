@@ -49,7 +49,7 @@ class KeyNumbers:
 
     def encode(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row, and the positions (in these columns) of the first row of each NEW number."""
-        from primus_search.cost.pipeline_kernels import number_rows
+        from primus_search.space.key_kernels import number_rows
 
         rows = len(columns[0])
         # One array of one type, so that one compiled function serves any number of columns.
@@ -67,7 +67,7 @@ class KeyNumbers:
 
     def _grow(self, width: int, size: int) -> None:
         """Room for four times as many keys."""
-        from primus_search.cost.pipeline_kernels import place
+        from primus_search.space.key_kernels import place
 
         keys = np.empty((max(4 * size, _FEWEST_KEYS), width), dtype=np.int64)
         if size:
