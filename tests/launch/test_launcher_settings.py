@@ -232,6 +232,7 @@ NOTED: dict[str, tuple[str, str, str]] = {
         TRAINER.replace("Llama-2-7b-hf", "Llama-2-7b-hf-GPTQ"),
         "meta-llama/Llama-2-7b-hf-GPTQ: weights in",
     ),
+    "words without a value": ("train.sh", CHAT.rstrip() + " --hosts a $HEAD b\n", "hosts: ['a', '$HEAD', 'b']"),
     "critic": ("train.yaml", ROLL, "critic.device_mapping: list(range(8, 16)) (not priced: less memory, faster"),
 }
 

@@ -411,6 +411,7 @@ def _bare(launcher: Launcher, key: str) -> str:
 def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
     """A note of a setting that is not among those of the contract, with what it does where the table says that."""
     effect = next((text for one, text in launcher.effects.items() if fnmatchcase(key, one)), "")
+    value = [as_script_text(str(one)) for one in value] if isinstance(value, list) else value
     return f"{key}: {shortened(value)}" + (f" (not priced: {effect})" if effect else "")
 
 
