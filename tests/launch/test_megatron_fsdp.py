@@ -85,6 +85,7 @@ def test_it_costs_what_fsdp2_costs_but_for_its_queue_and_the_hosts_time_of_exper
         (FSDP, "megatron_fsdp", 0),
         (FSDP | {"num_distributed_optimizer_instances": 2}, "hsdp", 8),
         (FSDP | {"num_distributed_optimizer_instances": 16}, "none", 0),
+        (FSDP | {"num_distributed_optimizer_instances": 16, "outer_dp_sharding_strategy": "optim"}, "hsdp", 1),
         (FSDP | {"data_parallel_sharding_strategy": "optim_grads"}, "zero2", 0),
         ({"use_torch_fsdp2": True}, "fsdp2", 0),
         ({"use_distributed_optimizer": True}, "distributed_optimizer", 0),

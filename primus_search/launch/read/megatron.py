@@ -82,6 +82,7 @@ def candidate_words(
         alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
         ranks = world // (row.get("tp", 1) * row["pp"]) // copies
         is_whole = ranks == 1 and copies > 1 and alone == "megatron_fsdp"  # each rank is a group
+        is_whole &= found.get("outer_dp_sharding_strategy") != "optim"
         row |= {"sharding": "none"} if is_whole else sharded(copies, ranks, alone)
     read |= {"recompute_granularity", knobs["recompute"].key, knobs["recompute_num_layers"].key}
     read |= knobs["recompute_method"].keys | {knobs["shard_group"].key, "seq_length", "global_batch_size"}
