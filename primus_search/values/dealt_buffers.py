@@ -5,17 +5,16 @@ from math import ceil, lcm
 
 
 @lru_cache(maxsize=4096)
-def filled(numbers: tuple[int, ...]) -> float:
+def filled(matrices: tuple[tuple[float, float, int], ...], count: int, shards: int, are_apart: int) -> float:
     """Elements of a buffer on all its ranks, each of which has whole chunks: the least common multiple of rows.
 
-    numbers  rows, their length and copies of each matrix; then parameters in all, ranks, and whether those that are no
-             matrices are apart, which otherwise fill what matrices leave empty
+    matrices  rows, their length and how many       count  parameters in all       shards  ranks
+    are_apart  parameters of no matrix have a buffer of their own; otherwise they fill what matrices leave empty
     """
-    *each, count, shards, are_apart = numbers
-    matrices, chunk = sorted(zip(each[::3], each[1::3], each[2::3], strict=True), key=lambda one: -one[1]), 1
-    for rows, length, _ in matrices:
+    listed, chunk = sorted(((round(n), round(m), many) for n, m, many in matrices), key=lambda one: -one[1]), 1
+    for rows, length, _ in listed:
         chunk = lcm(chunk, length) if rows * length >= chunk else chunk  # shorter ones fill gaps
-    sizes = [rows * length for rows, length, copies in matrices for _ in range(copies)]
+    sizes = [rows * length for rows, length, copies in listed for _ in range(copies)]
     used = sum(size // chunk for size in sizes)
     rest = [size % chunk for size in sizes if size >= chunk and size % chunk]
     small = max(count - sum(size for size in sizes if size >= chunk), 0)

@@ -161,6 +161,13 @@ def test_a_parameter_takes_bytes_in_primus_as_its_megatron_shards_it(
     assert [float(part[0]) / params for part in found] == pytest.approx(held, rel=1e-3)
 
 
+def test_torch_shards_experts_over_the_ranks_of_their_layer() -> None:
+    """Whole experts beside tensor parallelism are on all its ranks (torch_fully_sharded_data_parallel.py)."""
+    job = Job(load_model("mixtral_8x7b"), load_cluster("h100", 2), Workload(**WORK))
+    memory = Projector(job).memory(Candidates.table(tp=4, etp=[1, 4], sharding=Sharding.FSDP2))
+    assert memory.weights[0] / memory.weights[1] == pytest.approx(4.0, rel=0.15)
+
+
 LLAMA2_13B = (
     "pretrain_gpt.py --num-layers 40 --hidden-size 5120 --num-attention-heads 40 --ffn-hidden-size 13824 --seq-length "
     "4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512 --bf16 --disable-bias-linear "

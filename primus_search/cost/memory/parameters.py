@@ -14,7 +14,7 @@ import numpy as np
 
 from primus_search.cost.laws.optimizer import END_MOMENTS, MATRIX_MOMENTS
 from primus_search.cost.memory.mixer_memory import mixer_share_params
-from primus_search.cost.memory.padded_buffers import dense_matrices, expert_matrices, padded
+from primus_search.cost.memory.padded_buffers import padded
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, fp8_layouts, keeps_gathered, shards_weights
 from primus_search.values.candidates import Floats, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
@@ -44,10 +44,10 @@ class ModelState:
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device, with its adapters."""
     base, is_trained = base_bytes(model), model.adapters is None
-    count = padded(stack, s, dense_matrices(model, kind, s), layer_dense_params(model, kind, s), s.shards)
+    count = padded(model, stack, s, kind, layer_dense_params(model, kind, s))
     found = state(stack, s, count, s.shards, is_trained=is_trained, base_bytes=base)
     if kind.is_moe:
-        experts = padded(stack, s, expert_matrices(model, s), layer_expert_params(model, s), s.expert_shards)
+        experts = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
         found = found.plus(state(stack, s, experts, s.expert_shards, is_trained=is_trained, base_bytes=base))
     if is_trained:
         return found

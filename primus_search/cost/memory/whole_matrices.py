@@ -15,14 +15,13 @@ core/distributed/distributed_data_parallel.py (buckets of the first pipeline ran
 Valid: gradients reduced beside backward; matrices of experts apart from each other (no single grouped weight).
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from primus_search.cost.memory.mixer_memory import projection_ranks
+from primus_search.cost.memory.layer_matrices import Matrix, layer_matrices
 from primus_search.cost.memory.parameters import ModelState, state
 from primus_search.cost.memory.share import Share
 from primus_search.cost.traffic.data_parallel import bucket_params
@@ -30,10 +29,7 @@ from primus_search.values.candidates import Bools, Candidates, Floats, Optimizer
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
-from primus_search.values.model.mixer import Split, WeightMatrix
 
-Matrix = tuple[float, float, int]
-"""Rows and columns on one device, and how many of them follow each other."""
 ROOM = 1.3
 """Most parameters of a replica in a bucket over their mean."""
 FULL_ENOUGH = 0.9
@@ -57,7 +53,7 @@ def empty_room(model: Model, stack: Stack, s: Share) -> Iterator[tuple[str, Mode
         ("attention_present", False, s.shards),
         ("experts_present", True, s.expert_shards),
     ):
-        rows = {kind: _matrices(model, kind, s, of_experts=of_experts) for kind in model.kinds}
+        rows = {kind: layer_matrices(model, kind, s, of_experts=of_experts) for kind in model.kinds}
         room = np.zeros((3, 2, len(s.tp)))
         for i in np.flatnonzero(is_dealt):
             join = () if of_experts else ((model.hidden / s.tp[i], 2.0 * model.hidden, 1),)
@@ -106,28 +102,3 @@ def _buffer(matrices: tuple[Matrix, ...], shards: int, bucket: float) -> tuple[f
     order = np.lexsort((-work, number))
     room, fullest = dealt(size[order], work[order], number[order], shards, ROOM)
     return room - size.sum(), fullest - size.sum()
-
-
-def _matrices(model: Model, kind: LayerKind, s: Share, *, of_experts: bool) -> list[tuple[Matrix, ...]]:
-    """Matrices of one layer on one device, row by row, in the order of the model."""
-    up, hidden, found = model.num_mlp_matrices - 1, model.hidden, list[tuple[Floats | float, Floats | float]]()
-    experts = model.moe if kind.is_moe else None
-    if of_experts and experts is not None:
-        outer, inner = experts.latent_hidden or hidden, experts.expert_ffn_hidden / s.etp
-        found = [(up * inner, outer), (outer, inner)]
-    elif not of_experts:
-        groups: dict[str, list[WeightMatrix]] = defaultdict(list)
-        for one in model.mixer(kind).projections(hidden):
-            groups[one.group].append(one)
-        for group in reversed(groups.values()):
-            is_row, ranks = group[0].split is Split.ROW, projection_ranks(group[0], s)
-            rows, columns = sum(one.copies * one.n for one in group), group[0].k
-            found.append((rows, columns / ranks) if is_row else (rows / ranks, columns))
-        found += [(experts.num_experts, hidden)] if experts is not None else []
-        width = model.beside_mixer_params(kind)[0] / (up + 1) / hidden / s.tp
-        found += [(up * width, hidden), (hidden, width)]
-    copies = (experts.num_experts / s.ep).astype(int) if of_experts and experts is not None else np.ones(len(s.tp), int)
-    sides = [np.broadcast_arrays(n, m, s.tp)[:2] for n, m in found]
-    return [
-        tuple((float(n[i]), float(m[i]), int(many)) for n, m in sides if n[i] * m[i]) for i, many in enumerate(copies)
-    ]
