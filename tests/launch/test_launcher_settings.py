@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.cost.project import Projector
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
@@ -378,3 +379,33 @@ def test_eager_attention_stores_its_scores(text: str, stores: bool, tmp_path: Pa
     kernels = space_of(begun, [], None, "").cluster.stack.kernels
     assert (kernels.attention_kernel == "unfused") is stores
     assert not [note for note in begun.experiment.not_modelled if "attn" in note or "attention" in note]
+
+
+@pytest.mark.parametrize(("is_on", "length", "runs"), [
+    (False, 2048, True), (False, 8192, False), (True, 4096, True), (True, 16384, True), (True, 32768, False),
+])  # fmt: skip
+def test_fused_kernels_of_liger_let_longer_sequences_run(is_on: bool, length: int, runs: bool, tmp_path: Path) -> None:
+    """README of linkedin/Liger-Kernel: 8 sequences of Llama 3 8B a device run out at 4K on 8 A100; with it 16K runs."""
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        f"model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: full\npure_bf16: true\nfsdp: full_shard\n"
+        f"cutoff_len: {length}\nper_device_train_batch_size: 8\nenable_liger_kernel: {str(is_on).lower()}\n"
+    )
+    begun = start(path, "a100_80", 1)
+    space = space_of(begun, [], None, "")
+    started = space.job_on(space.clusters[0])
+    memory = Projector(started).project(begun.experiment.candidate).memory
+    assert (float(memory.total[0]) < 1.05 * started.cluster.accelerator.hbm_bytes) is runs
+
+
+AXOLOTL_LIGER = {
+    "liger_fused_linear_cross_entropy": ("loss_chunks", 8), "liger_rms_norm": ("has_fused_norm", True),
+    "liger_rope": ("has_fused_rope", True), "liger_glu_activation": ("has_fused_activation", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", AXOLOTL_LIGER)
+def test_each_kernel_of_liger_has_its_own_switch_in_axolotl(key: str, tmp_path: Path) -> None:
+    read = job(tmp_path, "job.yaml", f"{AXOLOTL}datasets: []\n{key}: true\n")
+    number, value = AXOLOTL_LIGER[key]
+    assert read.numbers == {number: value} and not [note for note in read.not_modelled if "liger" in note]
