@@ -167,6 +167,12 @@ def test_buckets_are_those_of_overlaps_unless_a_command_has_none(tmp_path: Path)
     assert params("comm_overlap=null ddp.bucket_size=50000000") == 5.0e7
 
 
+def test_a_fused_group_of_experts_offloads_both_inputs() -> None:
+    """megatron/core/transformer/transformer_config.py of core 0.20: `fused_group_mlp` of offload_modules."""
+    read = read_experiment(Path("nemotron_3_ultra_pretrain_256gpu_gb300_fp8mx_config"))
+    assert read.row["offload_modules"] == "expert_fc1+moe_act"
+
+
 def test_settings_of_no_section_are_named(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("python run_recipe.py --recipe llama31_8b_peft_1gpu_h100_bf16_config tensor_inspect=on\n")
