@@ -97,12 +97,6 @@ def prepared(release: str) -> Megatron:
         made = gpt_model(transformer_layer_spec=transformer_layer_spec, mtp_block_spec=mtp_block_spec, **settings)
         if settings["config"].fp8_param:
             quantize(made)
-        for mlp in [one for one in made.modules() if made.config.moe_grouped_gemm and hasattr(one, "local_experts")]:
-            experts = list(mlp.local_experts)  # in the order of TEGroupedMLP: the first matrix of each, then the second
-            del mlp.local_experts
-            mlp.linear_fc1, mlp.linear_fc2 = (
-                torch.nn.ModuleList(getattr(one, name) for one in experts) for name in ("linear_fc1", "linear_fc2")
-            )
         return made
 
     gpt_builders.GPTModel = gpt
