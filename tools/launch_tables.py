@@ -79,9 +79,8 @@ def _settings(made: Any) -> dict[str, Any]:
         plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
     # training/comm_overlap.py sets these whatever `ddp` has.
-    if made.comm_overlap is not None and made.ddp.use_distributed_optimizer:
-        unsaid = {name: value for name, value in OVERLAPS.items() if getattr(made.comm_overlap, name) is None}
-        found |= {listed.renamed.get(name, name): value for name, value in unsaid.items()}
+    if (own := made.comm_overlap) is not None and made.ddp.use_distributed_optimizer:
+        found |= {listed.renamed.get(key, key): OVERLAPS[key] for key in OVERLAPS if getattr(own, key) is None}
     keys = load_framework("nemo").adapters.values() if made.peft is not None else ()
     of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
     left_out = {*listed.irrelevant, *SOURCES["data"]} - {*SOURCES["legality"], *keys}

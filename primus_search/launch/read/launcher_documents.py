@@ -80,10 +80,10 @@ def of_program(path: Path, text: str) -> dict[str, Any]:
     made = PythonModule.of(path, text).started(options)
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
-    return called | {key: _said(one) for key, one in _once(list(_of_calls(made))).items()}
+    return called | {key: _as_document(one) for key, one in _once(list(_of_calls(made))).items()}
 
 
-def _said(value: Any) -> Any:
+def _as_document(value: Any) -> Any:
     """A value as a document has it; what only a run has, what a function returns among that, as a `MARK`ed text."""
     is_returned = isinstance(value, CallRecord) and value.last[:1].islower() and value.name != "dict"
     text = f"{value.name}()" if is_returned else value.text if isinstance(value, Unknown) else ""

@@ -222,7 +222,7 @@ def of_given(
     }
     found |= {key: value for key, (value, _) in assumed.items()}
     found |= sized(launcher, given, found, started.gpus or world, loaded)
-    found = {key: _said(value) for key, value in found.items()}
+    found = {key: _as_script_words(value) for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract
     read = meant(path, load_framework(launcher.contract), found, started.gpus or world, loaded, started)
     return replace(
@@ -247,7 +247,7 @@ def of_given(
     )
 
 
-def _said(value: Any) -> Any:
+def _as_script_words(value: Any) -> Any:
     return as_script_text(value) if isinstance(value, str) else value
 
 
@@ -298,7 +298,7 @@ def _refuse(launcher: Launcher, given: Settings) -> None:
     for key, reasons in launcher.refused.items():
         why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
         if why:
-            raise NotModelled(f"{key}: {shortened(_said(given[key]))}: {why}")
+            raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
 
 
 def _of_model(name: str, given: Model | None, loaded: Model | None) -> Iterator[str]:
