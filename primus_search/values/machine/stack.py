@@ -57,7 +57,7 @@ class Kernels:
     has_fused_activation_cast: bool
     has_gradient_accumulation_fusion: bool
     has_dropout: bool
-    has_score_dropout: bool
+    has_score_dropout: bool = False  # as of stacks of earlier releases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

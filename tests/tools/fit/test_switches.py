@@ -111,7 +111,13 @@ def test_dropout_fusion_and_moments_are_read() -> None:
     plain = load_stack("megatron_lm")
     run = run_of(flags="dropout=0.1; moment_B=1", notes="no gradient-accumulation fusion")
     expected = with_numbers(
-        plain, {"has_dropout": True, "has_gradient_accumulation_fusion": False, "moment_bytes": 1.0}
+        plain,
+        {
+            "has_dropout": True,
+            "has_score_dropout": True,
+            "has_gradient_accumulation_fusion": False,
+            "moment_bytes": 1.0,
+        },
     )
     assert switched(plain, run, GB200) == expected
     assert not switched(
