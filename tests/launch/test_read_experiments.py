@@ -118,7 +118,7 @@ BESIDE_SWITCHES: dict[tuple[str, ...], dict[str, Any]] = {
     },
     ("cuda_graph_modules", "cuda_graph_scope"): {"cuda_graph_impl": "transformer_engine"},
     ("main_grads_dtype",): {"use_precision_aware_optimizer": True},  # refused else: precision_formats
-    ("persist_layer_norm",): {"transformer_impl": "local"},
+    ("persist_layer_norm", "attention_softmax_in_fp32"): {"transformer_impl": "local"},
     ("wgrad_deferral_limit",): {"defer_embedding_wgrad_compute": True},
     ("enable_exactly_numeric_match", "enable_zb_runtime", "enable_zero_bubble"): {"patch_zero_bubble": True},
     ("cp_comm_type",): {"context_parallel_size": 2},
