@@ -360,6 +360,6 @@ def test_habits_of_the_runs_variant_are_learned_with_and_written(tmp_path: Path)
     (tmp_path / "mine.yaml").write_text(stack_yaml(site, "2026-11-24"))
     for stack in (site.stack, load_stack(str(tmp_path / "mine.yaml"))):
         assert {field: number_of(stack, field) for field in eager.varied} == eager.varied
-    assert np.abs(errors(site, every[3:])).max() < 0.03
+    assert np.abs(errors(site, every[3:])).max() < 0.032  # three runs leave 1 / (1 + z) of the move (`heard`)
     plain = replace(every[0], cluster=replace(every[0].cluster, stack=load_stack("torchtitan@eager")))
     assert variant_settings([every[0], plain]) == {k: v for k, v in eager.varied.items() if k != "attention_kernel"}

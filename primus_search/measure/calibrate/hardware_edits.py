@@ -11,7 +11,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.files.source import parse
 from primus_search.measure.calibrate.kernel_fit import Calibration, Fitted, StageResult
 
-_LEAF = re.compile(r' *(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
+_LEAF = re.compile(r'^ *(?P<key>\w+): \{value: (?P<value>[^,]+), source: "(?P<source>[^"]*)"\}\s*$')
 SECTION = "accelerator"
 _MAX_SOURCES = 4
 
