@@ -56,7 +56,9 @@ def total(model_name: str, row: dict[str, object], **changed: object) -> np.ndar
 def test_each_stage_of_zero_needs_no_more_state(model: str, row: dict[str, object]) -> None:
     stages = [int(Sharding.NONE), int(Sharding.DISTRIBUTED_OPTIMIZER), int(Sharding.ZERO2), int(Sharding.FSDP2)]
     m = MemoryTable(Job(MODELS[model], CLUSTER, WORK)).memory(Candidates.table(**{**row, "sharding": stages}))
-    assert (np.diff(m.weights + m.gradients + m.optimizer) <= 1e-3).all()
+    # torch FSDP2 deals whole layers to replicas; whole experts have tp times as many of these under the other stages
+    same = len(stages) - (MODELS[model].moe is not None and row["tp"] != 1)
+    assert (np.diff((m.weights + m.gradients + m.optimizer)[:same]) <= 1e-3).all()
     assert (np.diff(m.total[:3]) <= 1e-3).all()
 
 
