@@ -15,7 +15,7 @@ from primus_search.values.model.attention_mixers import CompressedAttention as C
 from primus_search.values.model.attention_mixers import Indexer as Indexer
 from primus_search.values.model.attention_mixers import LatentAttention as LatentAttention
 from primus_search.values.model.attention_mixers import LatentMixer as LatentMixer
-from primus_search.values.model.decoder import Constants as Constants
+from primus_search.values.model.constants import Constants as Constants
 from primus_search.values.model.decoder import Model as Model
 from primus_search.values.model.decoder import encoder_model as encoder_model
 from primus_search.values.model.layer_kinds import DenseMlp as DenseMlp

@@ -7,47 +7,14 @@ Fe expert ffn hidden, Fs shared-expert ffn hidden, V vocabulary, S sequence leng
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from primus_search.values.model.adapters import Adapters, adapted_matrices, adapter_params
 from primus_search.values.model.attention_mixers import Attention, LatentAttention, LatentMixer
+from primus_search.values.model.constants import Constants
 from primus_search.values.model.layer_kinds import DenseMlp, FeedForward, LayerKind, MixtureOfExperts, NoFeedForward
 from primus_search.values.model.mixer import Mixer, NoMixer, mixer_params
 from primus_search.values.model.tower import Tower
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constants:
-    """Constants of a model; None or empty where its file does not say.
-
-    norm_epsilon      added under the root of every norm
-    rotary_base       base of the rotary frequencies
-    rotary_share      share of a head that is rotated
-    rotary_scaling    how the frequencies are stretched (`type`, `factor`, ... as config.json names them); empty: not
-    activation        of the MLP: silu, gelu, gelu_tanh, relu2
-    router_score      softmax or sigmoid of the router's products
-    router_normalises whether the scores of the chosen experts are divided by their sum
-    router_scale      factor of the chosen scores
-    attention_dropout, hidden_dropout  shares that the file drops; projections and launch files have none
-    others            further keys of the file that change results, with their values
-    """
-
-    norm_epsilon: float | None = None
-    rotary_base: float | None = None
-    rotary_share: float = 1.0
-    rotary_scaling: tuple[tuple[str, Any], ...] = ()
-    activation: str = ""
-    router_score: str = ""
-    router_normalises: bool | None = None
-    router_scale: float | None = None
-    attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
-    others: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def scaling(self) -> dict[str, Any]:
-        """`rotary_scaling` as a mapping."""
-        return dict(self.rotary_scaling)
 
 
 @dataclass(frozen=True, kw_only=True)
