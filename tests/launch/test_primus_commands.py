@@ -68,16 +68,48 @@ def test_a_variable_names_the_experiment_and_others_its_nodes(folder: Path, monk
     assert read_experiment(folder / "run.sh").global_batch_size == 128
 
 
+def test_the_starter_beside_a_script_is_its_command_and_not_followed(folder: Path) -> None:
+    (folder / "run_pretrain.sh").write_text('[ -f "$EXP" ] || exit 1\ntorchrun primus/cli/main.py train --config $EXP')
+    (folder / "run.sh").write_text("EXP=exp/llama.yaml NNODES=2 bash ./run_pretrain.sh --micro_batch_size 2")
+    job = read_experiment(folder / "run.sh")
+    assert (job.row["micro_batch_size"], job.world.gpus) == (2, 16)
+
+
+def test_a_script_that_only_starts_another_is_that_with_its_variables(folder: Path) -> None:
+    """The inner one stops where a folder is not there, which is not known before it runs."""
+    (folder / "inner.sh").write_text(
+        'if [ ! -d "$BACKEND_PATH" ]; then\n  exit 1\nfi\n'
+        "primus-cli direct -- train pretrain --config exp/llama.yaml --micro_batch_size $MBS"
+        " --recompute_num_layers $LAYERS --recompute_granularity full --recompute_method block"
+    )
+    outer = (
+        'D="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"\nexport MBS=4 LAYERS=%d\nexec "${D}/inner.sh" 2>&1 | tee log'
+    )
+    for layers, kept in ((2, "full"), (0, "none")):
+        (folder / "run.sh").write_text(outer % layers)
+        job = read_experiment(folder / "run.sh")
+        assert (job.row["micro_batch_size"], job.row["recompute"]) == (4, kept)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        (
+            "export R=$(python3 - 4 <<'PY'\nprint(4)\nPY\n)\n"
+            "primus-cli direct -- train pretrain --config exp/llama.yaml --micro_batch_size $R",
+            r"depends on R \(micro_batch_size\): set it in",
+        ),
+        (
+            "primus-cli direct -- projection memory --config exp/llama.yaml",
+            "starts no experiment of Primus",
+        ),
         (
             "primus-cli direct -- train pretrain --config exp/other.yaml",
             "starts exp/other.yaml, which is not beside it",
         ),
         (
             "primus-cli direct -- train pretrain --config exp/llama.yaml --seq_length $LONG",
-            "depends on LONG: set it in",
+            r"depends on LONG \(seq_length\): set it in",
         ),
         (
             "echo stop; exit 1\nprimus-cli direct -- train pretrain --config exp/llama.yaml",

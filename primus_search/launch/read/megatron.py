@@ -76,7 +76,7 @@ def candidate_words(
     if found.get("recompute_granularity") != "full":
         row["recompute"] = modules_of("recompute", knobs["recompute"], found, framework.defaults)
     else:
-        row |= {"recompute": "full"} | _full_recompute(framework, found, _most_layers(row, model))
+        row |= _full_recompute(framework, found, _most_layers(row, model))
     if row.get("sharding") in ("fsdp2", "hsdp", "megatron_fsdp"):
         copies = whole(knobs["shard_group"].key, found.get(knobs["shard_group"].key) or 1)
         alone = "fsdp2" if row["sharding"] == "hsdp" else row["sharding"]
@@ -109,19 +109,22 @@ def _most_layers(row: Mapping[str, Any], model: Model | None) -> int:
 
 
 def _full_recompute(framework: Framework, found: Settings, most: int) -> dict[str, Any]:
-    """Method and count of full recompute; a count beyond the layers of a virtual stage recomputes all of them.
+    """Method and count of full recompute; a count beyond the layers of a virtual stage recomputes all of them, a block
+    of none nothing.
 
     Source: megatron/core/transformer/transformer_block.py _checkpointed_forward.
     """
     knobs = framework.spellings
     method = word_of(knobs["recompute_method"], found, framework.defaults) or "uniform"
     key = knobs["recompute_num_layers"].key
+    if method == "block" and str(found.get(key)) == "0":
+        return {"recompute": "none"}
     count = whole(key, found.get(key) or 1)
     if (method == "uniform" and count == 1) or (method == "block" and count >= most > 0):
         count = 0
     elif most:
         count = min(count, most)
-    return {"recompute_method": method, "recompute_num_layers": count}
+    return {"recompute": "full", "recompute_method": method, "recompute_num_layers": count}
 
 
 def _pipeline(framework: Framework, found: Settings, model: Model | None, pp: int, read: set[str]) -> dict[str, Any]:

@@ -45,15 +45,17 @@ TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
 
 STARTS = re.compile(r"(?<![\w.-])primus-cli(?![\w-])|\brun_(?:(?:local|slurm|k8s)_)?pretrain(?:_cli)?\.sh\b")
 """What a command has that starts Primus."""
+_ELSE = frozenset(("benchmark", "data", "node_smoke", "preflight", "projection"))
+"""Subcommands that train nothing (primus/cli/subcommands)."""
 _EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
 """GPUs of a node where none are named (runner/primus-cli-direct.sh), and options that give its nodes."""
 
 
 def of_command(path: Path, text: str, world: int, model: Model | None) -> Experiment:
     """The job that the last command of a script starts. Raises ValueError where it starts none, or without its file."""
-    script = bash.followed(text, os.environ, path.parent)
+    script = bash.followed(text, os.environ, path.parent, starts=STARTS)
     values = {**os.environ, **bash.slurm(text), **script.variables.values}
-    runs = [words for words in script.commands if any(STARTS.search(word) for word in words)]
+    runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
     if not runs:
         raise ValueError(f"starts no experiment of Primus{f': it exits in line {script.left}' * bool(script.left)}")
     words = runs[-1]
@@ -68,10 +70,10 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     file = beside(path.parent, name) or beside(Path(values.get("PRIMUS_PATH", ".")), name)
     if file is None:
         raise ValueError(f"starts {as_script_text(name)}, which is not beside it, nor in $PRIMUS_PATH")
-    if missing := UNSET.search(" ".join(map(str, given.values()))):
-        raise ValueError(
-            f"depends on {missing[1]}: set it in the environment (NAME=value before the command), or --args"
-        )
+    if missing := next(
+        (f"{missing[1]} ({key})" for key, one in given.items() if (missing := UNSET.search(str(one)))), ""
+    ):
+        raise ValueError(f"depends on {missing}: set it in the environment (NAME=value before the command), or --args")
     nodes = next((value for word, value in pairwise(before) if word in _SETS_NODES), values.get("NNODES", "1"))
     each = values.get("GPUS_PER_NODE", _EACH)
     gpus = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else 0

@@ -40,7 +40,7 @@ def script_in(path: Path, text: str) -> str:
 
 
 _CALLED = re.compile(
-    r"(?:^|[\s;&|(])(?:(?:bash|sh|source|\.|sbatch|srun)[ \t](?:[^\n;&|]{0,200}?[ \t])?|(?=\./))"
+    r"(?:^|[\s;&|(])(?:(?:bash|sh|exec|source|\.|sbatch|srun)[ \t](?:[^\n;&|]{0,200}?[ \t])?|(?=\./))"
     r"['\"]?(?:(?:`pwd`|\$\(pwd\))/)?([\w./${}-]{1,200}\.(?:sh|slurm|sbatch|bash))"
 )
 """A script that a command of a script starts."""

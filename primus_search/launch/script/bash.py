@@ -67,15 +67,17 @@ def followed(
     environ: Mapping[str, str] = MappingProxyType({}),
     folder: Path | None = None,
     choices: Mapping[int, int] = MappingProxyType({}),
+    starts: re.Pattern[str] | None = None,
 ) -> "Script":
-    """A script followed to its end; `choices` answer its tests by where they stand.
+    """A script followed to its end; `choices` answer its tests by where they stand. What `starts` a job is a command
+    whose own script is not followed.
 
     An `exit` behind a guess says that the guess is wrong: it is turned. One behind a test for an empty variable says
     that it is filled in by hand: it is a variable without a value from there on.
     """
     environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
     while True:
-        script = Script(text, environ, folder, choices)
+        script = Script(text, environ, folder, choices, starts)
         try:
             script.follow(text)
         except RecursionError:
@@ -106,6 +108,7 @@ class Script:
     environ: Mapping[str, str]
     folder: Path | None
     choices: Mapping[int, int]
+    starts: re.Pattern[str] | None = None
     variables: Variables = field(init=False)
     commands: list[list[str]] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
@@ -278,6 +281,8 @@ class Script:
             self.documents[self.variables.text(target) if target else words[-1]] = bodies[-1]
         elif bodies and any(word in (*_SHELLS, "sbatch", "ssh") for word in words):
             self._inner(self.variables.filled(bodies[-1]), [])
+        elif bodies:
+            self._said.append(f"{MARK}{OUTPUT}{short(' '.join(words))}){MARK}")
         return bool(bodies) or (words[0] == "cat" and bool(target))
 
     def _read(self, words: list[str], text: str) -> None:
@@ -334,6 +339,8 @@ class Script:
             if word.startswith("--wrap="):
                 return self._inner(word.removeprefix("--wrap="), [])
             if rest := _script_run(words, i):
+                if self.starts and self.starts.search(rest[0]):
+                    break
                 text = self.documents.get(rest[0])
                 text = self.variables.filled(text) if text is not None else self._beside(rest[0])
                 if text is not None and word in ("source", "."):
@@ -356,7 +363,9 @@ class Script:
         count, starts = len(self.commands), before[:1] and before[0] in _STARTERS
         try:
             return self.follow(text)
-        except _Leave:
+        except _Leave as leave:
+            if leave.word == "exit" and leave.status not in ("", "0") and any(map(self.others, self.open)):
+                raise  # the guess around it is wrong
             return True
         finally:
             self.variables.arguments = outer
