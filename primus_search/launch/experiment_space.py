@@ -15,7 +15,7 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.adapters import workload_settings
 from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.refusals import judged
+from primus_search.launch.refusals import RELEASES, judged, started_by
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.space import AXES, Space
@@ -85,13 +85,14 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         data["stack"] = stack
     device = load_hardware(begun.hardware).accelerator.capability
     contract = experiment.framework.name
-    release = framework if framework.partition("@")[0] == contract.partition("@")[0] else contract
+    release = framework if framework.partition("@")[0] == contract.partition("@")[0] else _release(experiment)
     sizes = megatron_keys(experiment.model) if contract == "nemo" and experiment.model else {}
     found = judged(release, {**sizes, **experiment.written}, begun.world, device)
     problems = [one for one in found if not one.is_advice]
     if problems and not any(f"space.{axis}" in given for axis in AXES):
-        title = experiment.framework.title
-        raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}") for one in problems])
+        title, other = experiment.framework.title, started_by(release, experiment.written, begun.world, device)
+        way = f"; an older release starts it: --framework {other}" if other else ""
+        raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}{way}") for one in problems])
     make = partial(
         make_space,
         name=str(experiment.path),
@@ -108,6 +109,18 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     if row["state_format"] != STACK and is_stacks_own(space.cluster.stack, row["state_format"]):
         space = _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
     return replace(space, notes=(*advice, *space.notes))
+
+
+def _release(experiment: Experiment) -> str:
+    """The contract of an experiment, with the release that a launch file of this program says it needs."""
+    contract = experiment.framework.name
+    if experiment.path.suffix != ".sh" or not experiment.path.is_file():
+        return contract
+    text = experiment.path.read_text(encoding="utf-8", errors="replace")
+    named = (one.arguments for one in RELEASES.get(contract, ()))
+    return next(
+        (one for one in named if f"# Needs: {experiment.framework.title} {one.rpartition('@')[2]};" in text), contract
+    )
 
 
 def _with_numbers(space: Space, numbers: Mapping[str, Any]) -> Space:

@@ -128,6 +128,14 @@ def release_of(name: str, given: Settings) -> Release:
     return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
 
 
+def started_by(name: str, given: Settings, world: int, device: int | None) -> str:
+    """Another release that knows as many flags of a job that one refuses, and starts it; empty where none does."""
+    first, rest = release_of(name, given), RELEASES[name.partition("@")[0]]
+    unknown = {one.arguments: sum(key not in arguments(one.arguments) for key in named(one, given)) for one in rest}
+    others = (one for one in unknown if one != first.arguments and unknown[one] <= unknown[first.arguments])
+    return next((one for one in others if not refused(one, given, world, device)), "")
+
+
 def refused(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:
     """What a framework refuses of a job; empty where it starts. Arguments as those of `judged`."""
     return [one for one in judged(name, given, world, device) if not one.is_advice]

@@ -1,6 +1,7 @@
 """Refusals of a framework as rows over the resolved settings of a job, against the framework's own checks."""
 
 import ast
+import re
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -209,6 +210,21 @@ def found_in(path: Path, world: int) -> list[Refusal]:
         return refused("megatron", read_experiment(path, world).written, world, 9)
     except InputError as error:
         return [Refusal(name="reading", reason=str(error), cure="", source="")]
+
+
+def test_a_file_for_an_older_release_is_judged_by_it_and_another_is_told_of_it(tmp_path: Path) -> None:
+    """The fused loss of Transformer Engine, which core 0.20 turns off; what neither starts names no release."""
+
+    def why_not(path: Path) -> str:
+        return str(CliRunner().invoke(app, ["project", str(path), "--hardware", "h100"]).exception or "")
+
+    fused = "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"
+    te = script(tmp_path, fused)
+    assert re.search("turned off.*; an older release starts it: --framework megatron@core_0.16", why_not(te))
+    te.write_text("# Needs: Megatron-LM core_0.16; priced as stack megatron_core_2026\n" + te.read_text())
+    assert not why_not(te)
+    neither = why_not(script(tmp_path, f"{fused} --tensor-model-parallel-size 3"))
+    assert neither and "an older release" not in neither
 
 
 def test_a_job_that_stops_in_its_first_step_is_priced_and_named(tmp_path: Path) -> None:
