@@ -30,6 +30,7 @@ class LoraKeys:
     switches  keys that put adapters on modules, beside those of `modules`
     bases     formats of frozen weights by the value of a key, which may have `*`
     defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
+    usual     what of these a file has otherwise whose settings are those under `when`, later ones first
     """
 
     when: Mapping[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class LoraKeys:
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
+    usual: tuple[Settings, ...] = ()
 
     @property
     def read(self) -> frozenset[str]:
@@ -89,6 +91,9 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
     if not holds(stated, keys.when) or holds(stated, keys.unless):
         return {}
     found: dict[str, Any] = dict(keys.defaults)
+    for one in keys.usual:
+        is_meant = all(fits(given.get(key), word) for key, word in one["when"].items())
+        found |= {name: value for name, value in one.items() if name != "when"} if is_meant else {}
     for name, kind in (("rank", int), ("alpha", float), ("dropout", float)):
         number = number_in(given, keys.__getattribute__(name), kind)
         found |= {} if number is None else {name: number}

@@ -10,6 +10,7 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.launcher_documents import of_program
+from primus_search.values.model.adapters import DEFAULT_MODULES
 from tests.support.launched import assert_read
 
 RECIPE = """
@@ -184,6 +185,28 @@ def test_adapters_of_programs_have_their_rank_modules_and_base(tmp_path: Path) -
     assert read_experiment(tmp_path / "sloth.py").tuning == {"task": "qlora", "lora": lora}
     (tmp_path / "sloth.py").write_text(SLOTH.replace("max_seq", "load_in_4bit=False, max_seq"))
     assert read_experiment(tmp_path / "sloth.py").tuning["task"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked", "rank", "alpha", "modules"),
+    [
+        ("llama3_70b", "", 16, 32, list(DEFAULT_MODULES)),
+        ("llama31_nemotron_70b", "", 16, 32, list(DEFAULT_MODULES)),
+        ("llama31_8b", "", 8, 16, list(DEFAULT_MODULES)),
+        ("llama31_8b", ", performance_mode=True", 8, 16, ["linear_qkv"]),
+        ("llama33_nemotron_super_49b", "", 8, 16, list(DEFAULT_MODULES)),
+        ("qwen25_72b", "", 32, 32, list(DEFAULT_MODULES)),
+        ("mixtral_8x22b", "", 32, 32, ["linear_qkv", "linear_proj"]),
+    ],
+)
+def test_adapters_of_a_recipe_are_those_that_it_sets(
+    recipe: str, asked: str, rank: int, alpha: int, modules: list[str], tmp_path: Path
+) -> None:
+    """nemo/collections/llm/recipes of NVIDIA/NeMo 8cfedd72, and the defaults of peft/lora.py."""
+    text = TUNED.format(scheme=f"'lora'{asked}").replace("llama3_70b", recipe)
+    (tmp_path / "lora.py").write_text(text)
+    lora = read_experiment(tmp_path / "lora.py").tuning["lora"]
+    assert (lora["rank"], lora["alpha"], lora["modules"]) == (rank, alpha, modules)
 
 
 @pytest.mark.parametrize(
