@@ -331,6 +331,9 @@ BY_TRANSFORMERS = {
     "qwen3_1.7b": 1_720_574_976,
     "qwen3_32b": 32_762_123_264,
     "qwen3_coder_480b": 480_154_875_392,
+    "qwen3_vl_235b_a22b": 235_093_634_560,
+    "qwen3_vl_30b_a3b": 30_532_122_624,
+    "qwen3_vl_8b": 8_190_735_360,
     "gemma2_27b": 27_227_128_320,
     "gemma2_2b": 2_614_341_888,
     "gemma2_9b": 9_241_705_984,
@@ -351,6 +354,11 @@ BY_TRANSFORMERS = {
 @pytest.mark.parametrize("name", BY_TRANSFORMERS)
 def test_a_preset_counts_what_transformers_builds(name: str) -> None:
     assert load_model(name).total_params == BY_TRANSFORMERS[name]
+
+
+@pytest.mark.parametrize(("name", "params"), [("qwen3_vl_30b_a3b", 538_631_408), ("qwen3_vl_235b_a22b", 576_388_336)])
+def test_the_tower_of_a_preset_counts_what_transformers_builds(name: str, params: int) -> None:
+    assert [tower.params for tower in load_model(name).towers] == [params]
 
 
 TOWERS = {

@@ -76,8 +76,9 @@ class NamedRecipe:
 def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name without `_config`; InputError without the table."""
     found: dict[str, Recipe] = {}
-    of_classes = key_table(COMMANDS)["of_classes"].items()
-    for name, model, like, text in key_rows(RECIPES):
+    of_classes, providers = key_table(COMMANDS)["of_classes"].items(), key_table(COMMANDS)["providers"]
+    for name, given_model, like, text in key_rows(RECIPES):
+        model = providers.get(given_model, given_model)
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
         of_class: Settings = next((one for hubs, one in of_classes if fits(model, hubs)), {})
         given = {key: value for key, value in settings.items() if value is not None}
