@@ -59,6 +59,7 @@ FACTS: Mapping[str, Callable[[Model], bool]] = {
     "has_shared_experts": lambda model: model.is_moe and model.beside_experts_hidden > 0,
     "has_hyper_connections": lambda model: model.hyper_streams > 0,
     "has_latent_attention": lambda model: model.latent is not None,
+    "has_up_projections": lambda model: any(model.mixer(kind).core(model.hidden).up for kind in model.kinds),
     "has_mtp": lambda model: model.num_mtp_layers > 0,
     "has_bias": lambda model: model.has_linear_bias,
     "has_qkv_bias": lambda model: model.has_qkv_bias,

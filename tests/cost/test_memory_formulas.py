@@ -1,6 +1,7 @@
 """Memory formulas against figures printed in papers, worked by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,15 @@ from primus_search.cost.memory.chunk_memory import MemoryTable, memory_by_rank
 from primus_search.cost.memory.held_microbatches import held_microbatches
 from primus_search.cost.memory.share import Share
 from primus_search.files.hardware_files import load_hardware
+from primus_search.files.search_path import FileKind, names
+from primus_search.models.model_files import load_model
+from primus_search.space.context import FACTS
 from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.stack import Stack, with_numbers
-from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model import LatentAttention, LayerKind, MixtureOfExperts, Model
 from primus_search.values.workload import Workload
 from tests.support.plain_stack import plain_stack
 
@@ -104,6 +108,29 @@ def test_an_mla_moe_layer_by_hand() -> None:
     assert tensors["expert inner"] == 2 * 2 * 6 * 1408
     assert tensors["expert activated"] == 2 * 6 * 1408
     assert tensors["shared experts inner"] == 2 * 2 * 2816
+
+
+def dropped_by_up_projections(model: Model, kind: LayerKind, **words: Any) -> float:
+    """Bytes of a token that a layer keeps unless its up-projections run again."""
+    c = Candidates.table(**words)
+    s = Share(model, Workload(seq_length=4096, global_batch_size=8), FLASH, c, 8)
+    tensors = saved_tensors(model, FLASH, kind, s, 4096)
+    return sum(float(t.bytes[0]) for t in tensors if t.dropped_by & Recompute.MLA_UP_PROJ) / 4096
+
+
+def test_up_projections_that_run_again_drop_queries_keys_and_values() -> None:
+    """DeepSeek-V4: 64 heads of 512 before their norm and as the kernel reads them, one head of keys and values;
+    DeepSeek-V3.2, absorbed: 128 heads of 192, and of 512 + 64 as they attend to latents."""
+    v4, v32 = load_model("deepseek_v4_flash"), load_model("deepseek_v3.2")
+    assert {dropped_by_up_projections(v4, kind) for kind in v4.kinds} == {2 * (2 * 64 * 512 + 512)}
+    assert {dropped_by_up_projections(v32, kind) for kind in v32.kinds} == {2 * 128 * (192 + 512 + 64)}
+
+
+@pytest.mark.parametrize("name", names(FileKind.MODEL))
+def test_up_projections_run_again_where_a_model_has_some(name: str) -> None:
+    model = load_model(name)
+    keeps = any(dropped_by_up_projections(model, kind) > 0.0 for kind in model.kinds)
+    assert keeps == FACTS["has_up_projections"](model)
 
 
 def test_per_operation_checkpointing_keeps_nothing_of_routed_experts() -> None:

@@ -285,7 +285,7 @@ class CompressedAttentionModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mixer, tables = self.mixer, (self.rope.cosine, self.rope.sine)
         latent = rms_norm(self.q_down(x), self.q_norm)
-        q = rotated(per_head(self.q_up(latent), self.heads), *tables)
+        q = rotated(rms_norm(per_head(self.q_up(latent), self.heads), torch.ones(mixer.head_dim)), *tables)
         kv = rotated(gather(rms_norm(self.kv(x), self.kv_norm), self.ranks)[:, None], *tables)
         reads = attended_tokens(self.seq_length, mixer.window) + mixer.entries(self.seq_length)
         beside = []

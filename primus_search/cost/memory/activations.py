@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from primus_search.cost.memory.adapter_memory import adapter_output_gradients, kept_beside_frozen, unpacked_bytes
-from primus_search.cost.memory.mixer_memory import Saved, mixer_outputs, mixer_tensors
+from primus_search.cost.memory.mixer_memory import Saved, has_up_again, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.space.memo import in_order
@@ -193,9 +193,9 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     one keeps no output where backward makes it again (`recomputes_norms`).
 
     The norm before a dense MLP is part of the MLP's first linear, so recomputing the MLP drops its output too. In FP8
-    every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents), of which the queries'
-    is the norm's output itself where they are projected again (`MLA_UP_PROJ`) without a latent. The router reads the
-    second norm's output in BF16, shared experts in their precision, routed experts have their copies in `experts`.
+    every linear keeps a cast of its own: MLA has two behind the first norm (queries, latents), of which one is the
+    norm's output itself where it is projected again (`MLA_UP_PROJ`) without a latent. The router reads the second
+    norm's output in BF16, shared experts in their precision, routed experts have their copies in `experts`.
     """
     mlp_norm = Recompute.LAYERNORM if kind.is_moe else Recompute.LAYERNORM | Recompute.MLP
     stream = s.split_tokens * model.hidden
@@ -204,9 +204,10 @@ def residual_stream(model: Model, stack: Stack, kind: LayerKind, s: Share) -> li
     attention_out = out
     if model.latent is not None:
         attention_out = out + np.where(is_cast, out, 0.0)
-        if not model.latent.q_lora_rank:
-            goes_again = is_cast & np.not_equal(s.recompute & int(Recompute.MLA_UP_PROJ), 0)
-            attention_out = np.where(goes_again, out + BF16_BYTES * stream, attention_out)
+    mixer = model.mixer(kind)
+    if any(p.k == model.hidden and p.group in mixer.core(model.hidden).up for p in mixer.projections(model.hidden)):
+        goes_again = is_cast & has_up_again(mixer, model.hidden, s)
+        attention_out = np.where(goes_again, out + BF16_BYTES * stream, attention_out)
     mlp_out = out
     if kind.is_moe:
         has_shared = model.beside_experts_hidden > 0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
-from primus_search.values.candidates import Floats, Recompute
+from primus_search.values.candidates import Bools, Floats, Recompute
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, Mixer, Split
 from primus_search.values.model.mixer import WeightMatrix
 
@@ -38,11 +38,11 @@ def projection_ranks(p: WeightMatrix, s: Share) -> Floats:
     return _ranks(p.split, 0 if p.group == "qkv" else p.limit, s)
 
 
-def mixer_outputs(mixer: Mixer, hidden: int, s: Share) -> Floats:
-    """Elements of the outputs of all projections but those onto the residual stream, on one device."""
+def mixer_outputs(mixer: Mixer, hidden: int, s: Share, groups: tuple[str, ...] = ()) -> Floats:
+    """Elements of the outputs of all projections but those onto the residual stream, or of some, on one device."""
     count = np.zeros_like(s.tokens)
     for p in mixer.projections(hidden):
-        if p.split is not Split.ROW:
+        if p.split is not Split.ROW and (not groups or p.group in groups):
             count = count + _rows(p.split, s) * p.copies * p.n / _ranks(p.split, p.limit, s)
     return count
 
@@ -59,7 +59,12 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attent
     core, rank = mixer.core(hidden), s.tokens / s.tp
     outputs = mixer_outputs(mixer, hidden, s) - rank * core.passing
     outputs = outputs + (s.tokens - s.split_tokens) * _gathered_width(mixer, hidden)
-    kept = [Saved(name="inputs of the mixer", bytes=BF16_BYTES * outputs)]
+    up = mixer_outputs(mixer, hidden, s, core.up) - rank * core.passing if core.up else np.zeros_like(outputs)
+    of_up = Recompute.MLA_UP_PROJ if core.up else Recompute.NONE
+    kept = [
+        Saved(name="inputs of the mixer", bytes=BF16_BYTES * (outputs - up)),
+        Saved(name="outputs of up-projections", bytes=BF16_BYTES * up, dropped_by=of_up),
+    ]
     for p in mixer.projections(hidden):
         if p.split is Split.ROW:
             saved = attention_bytes if isinstance(mixer, Attention) else low_bytes
@@ -68,11 +73,12 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attent
                 of_kernel = np.where(saved < BF16_BYTES, BF16_BYTES, 0.0) * s.tokens * p.k / s.tp
                 kept.append(Saved(name="output of the kernel", bytes=of_kernel, dropped_by=Recompute.CORE_ATTENTION))
         elif p.k != hidden:
-            name, size = f"input of {p.group}", low_bytes * _rows(p.split, s) * p.copies * p.k / _copies(p.copies, s)
+            saved = np.where(has_up_again(mixer, hidden, s) & (p.group in core.up), BF16_BYTES, low_bytes)
+            name, size = f"input of {p.group}", saved * _rows(p.split, s) * p.copies * p.k / _copies(p.copies, s)
         else:
             continue
         kept.append(Saved(name=name, bytes=size, weight_input=True))
-    kept.append(Saved(name="inputs of the core", bytes=BF16_BYTES * rank * core.copied))
+    kept.append(Saved(name="inputs of the core", bytes=BF16_BYTES * rank * core.copied, dropped_by=of_up))
     kept.append(Saved(name="output before its norm and gate", bytes=BF16_BYTES * rank * core.before_gate))
     is_attention = isinstance(mixer, Attention | LatentMixer | CompressedAttention)
     dropped_by = Recompute.CORE_ATTENTION if is_attention else Recompute.NONE
@@ -81,6 +87,12 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attent
         selected = FP32_BYTES * s.tokens * (mixer.indexer.top_k / mixer.indexer.block)
         kept.append(Saved(name="selected keys", bytes=selected))
     return kept
+
+
+def has_up_again(mixer: Mixer, hidden: int, s: Share) -> Bools:
+    """Whether queries, keys and values are projected again: their input stays in BF16, beside no cast of its own."""
+    mask: Bools = np.not_equal(s.recompute & int(Recompute.MLA_UP_PROJ), 0) & bool(mixer.core(hidden).up)
+    return mask
 
 
 def _gathered_width(mixer: Mixer, hidden: int) -> int:

@@ -182,7 +182,7 @@ def latent_projections(model: Model, stack: Stack, c: Candidates, s: Share) -> l
             split(Module.MLA_UP, n=q_out, k=a.q_lora_rank, producer=Producer.NORM),
         ]
     else:
-        ops = [split(Module.LINEAR, n=q_out, k=model.hidden, producer=Producer.NORM)]
+        ops = [split(Module.MLA_UP, n=q_out, k=model.hidden, producer=Producer.NORM)]
     return [
         *ops,
         linear(s.split_tokens, a.kv_lora_rank + a.qk_rope_head_dim, model.hidden),

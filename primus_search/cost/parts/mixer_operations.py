@@ -86,14 +86,16 @@ def mixer_operations(job: Job, mixer: Mixer, window: int, c: Candidates, s: "Sha
 def _products(hidden: int, mixer: Mixer, c: Candidates, s: "Share") -> list[Operation]:
     """The projections as linears; those of one group and input are one product."""
     merged: dict[tuple[str, int, Split], Floats] = {}
+    up = mixer.core(hidden).up
     for p in mixer.projections(hidden):
         ranks = np.minimum(c.tp, p.limit) if p.limit else np.asarray(c.tp)
         columns = p.copies * p.n / (ranks if p.split is Split.COLUMN else 1.0) * np.ones(len(c))
         key = (p.group, p.k, p.split)
         merged[key] = merged.get(key, np.zeros(len(c))) + columns
-    linear = partial(LinearOp, Part.ATTENTION, Module.LINEAR, precision=c.fp8)
     made: list[Operation] = []
-    for (_, k, split), n in merged.items():
+    for (group, k, split), n in merged.items():
+        module = Module.MLA_UP if group in up else Module.LINEAR
+        linear = partial(LinearOp, Part.ATTENTION, module, precision=c.fp8)
         if split is Split.ROW:
             made.append(linear(s.tokens, n, k / c.tp, gradient_share=s.split_share))
             continue
@@ -110,15 +112,17 @@ def _vectors(hidden: int, mixer: Mixer, c: Candidates, s: "Share") -> list[Opera
     rows = s.tokens / c.tp
     forward, backward = CONVOLUTION_PASSES
     every = (
-        (core.convolved, forward, backward, Stream.ELEMENTWISE),
-        (core.turned, 2.0, 2.0, Stream.NORM),
-        (core.gated, 3.0, 5.0, Stream.NORM),
+        (core.convolved, forward, backward, Stream.ELEMENTWISE, Module.ELEMENTWISE),
+        (core.turned, 2.0, 2.0, Stream.NORM, Module.MLA_UP if core.up else Module.ELEMENTWISE),
+        (core.gated, 3.0, 5.0, Stream.NORM, Module.ELEMENTWISE),
     )
-    return [_stream(rows * width, ahead, back, kind) for width, ahead, back, kind in every if width]
+    return [_stream(rows * width, ahead, back, kind, part) for width, ahead, back, kind, part in every if width]
 
 
-def _stream(elements: Floats, forward: float, backward: float, kind: Stream) -> Operation:
-    return streamed(Part.ATTENTION, Module.ELEMENTWISE, elements, (forward, backward, 1.0, 1.0), (kind, kind))
+def _stream(
+    elements: Floats, forward: float, backward: float, kind: Stream, module: Module = Module.ELEMENTWISE
+) -> Operation:
+    return streamed(Part.ATTENTION, module, elements, (forward, backward, 1.0, 1.0), (kind, kind))
 
 
 def _core(job: Job, mixer: Mixer, window: int, c: Candidates) -> list[Operation]:

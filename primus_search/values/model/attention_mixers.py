@@ -204,7 +204,8 @@ class LatentMixer:
         """Under an indexer keys and values per head are never made: its absorbed form reads latents."""
         a, heads = self.latent, self.num_heads
         gate = heads * a.v_head_dim if self.has_output_gate else 0
-        both = partial(MixingWork, turned=4 * heads * a.qk_head_dim, gated=gate, rows=heads)
+        up = ("q up" if a.q_lora_rank else "queries", "kv up")
+        both = partial(MixingWork, turned=4 * heads * a.qk_head_dim, gated=gate, rows=heads, up=up)
         keys_values = heads * (a.qk_nope_head_dim + a.v_head_dim)
         if self.indexer is None:
             copied, passing = heads * (2 * a.qk_head_dim + a.v_head_dim), keys_values + heads * a.qk_head_dim
@@ -301,7 +302,7 @@ class CompressedAttention:
 
     def core(self, hidden: int) -> MixingWork:
         inner = self.num_heads * self.head_dim
-        return MixingWork(turned=2 * inner, copied=inner, rows=self.num_heads, passing=inner)
+        return MixingWork(turned=2 * inner, copied=inner, rows=self.num_heads, up=("q up", "kv"))
 
     def mixing_flops(self, seq_length: int) -> float:
         per_key = 4.0 * self.num_heads * self.head_dim

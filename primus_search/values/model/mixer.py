@@ -66,6 +66,7 @@ class MixingWork:
     scanned    read and written by a scan in chunks of `chunk` tokens;  state  numbers in the state of one sequence
     copied     copies that the kernel reads and keeps      before_gate  outputs kept before their norm or gate
     rows       FP32 numbers that the kernel keeps          passing      outputs of projections that nothing keeps
+    up         groups of projections that turn latents into queries, keys and values, as MLA's up-projections do
 
     Sources of what is kept: Megatron-Core 0.20 ssm/mamba_mixer.py with mamba_ssm's MambaSplitConv1dScanCombinedFn
     (keeps the joint projection and the output before its gate), ssm/gated_delta_net (queries and keys normalised and
@@ -83,6 +84,7 @@ class MixingWork:
     before_gate: int = 0
     rows: float = 0.0
     passing: int = 0
+    up: tuple[str, ...] = ()
 
 
 @runtime_checkable
