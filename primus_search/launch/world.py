@@ -76,7 +76,20 @@ def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = 
         return World(many * per, per)
     if in_all:
         return World(in_all, in_all // machines if machines and in_all % machines == 0 else min(of_header, in_all))
-    return World(in_header * of_header, of_header)
+    return World(in_header * of_header, of_header) or _of_variables(header)
+
+
+def _of_variables(header: Mapping[str, str]) -> World:
+    """Processes that torch waits for where no launcher starts them, and those of a node."""
+    gpus, nodes, each = (
+        next((int(header[one]) for one in names if one in header), 0)
+        for names in (
+            ("WORLD_SIZE",),
+            ("NNODES", "NUM_NODES"),
+            ("LOCAL_WORLD_SIZE", "GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NPROC_PER_NODE"),
+        )
+    )
+    return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
 
 
 def _parts(word: str) -> list[str]:
@@ -93,16 +106,17 @@ def _canonical(words: list[str], folder: Path | None) -> list[str]:
     counted, kept = list[str](), list[str]()
     for word, value in zip(words, [*words[1:], ""], strict=True):
         row: Mapping[str, Any] = next((one for one in rows if re.fullmatch(one["option"], word)), {})
-        found = re.fullmatch(row.get("value", r"([0-9]+)"), value) if row and "each" not in row else None
-        counted += _hosts(row, value, folder) if "each" in row else []
-        kept += [text for pair in zip(row["as"], found.groups(), strict=True) for text in pair] if found else [word]
+        file = beside(folder, value) if folder is not None and row.get("is_file") else None
+        text = read_text(file, most=MAX_TABLE_BYTES) if file else "" if row.get("is_file") else value
+        found = re.fullmatch(row.get("value", r"([0-9]+)"), text) if row and "each" not in row else None
+        counts = [part for pair in zip(row["as"], found.groups(), strict=True) for part in pair] if found else []
+        counted += _hosts(row, text) if "each" in row else counts if file else []
+        kept += counts if counts and not file else [word]
     return counted + kept
 
 
-def _hosts(row: Mapping[str, Any], value: str, folder: Path | None) -> list[str]:
+def _hosts(row: Mapping[str, Any], text: str) -> list[str]:
     """Nodes, and devices of the first, of a list or a file of hosts; nodes without a number of a file not there."""
-    file = beside(folder, value) if folder is not None and row.get("is_file") else None
-    text = read_text(file, most=MAX_TABLE_BYTES) if file else "" if row.get("is_file") else value
     nodes = [next(filter(None, one.groups()), "") for one in re.finditer(row["each"], text)]
     each = [str(one.count(",") + 1) if row.get("is_listed") else one for one in nodes[:1]]
     return [part for pair in zip(row["as"], [str(len(nodes) or ""), *each], strict=False) for part in pair]

@@ -53,9 +53,12 @@ COMMANDS = {
     "DeepSpeed, file of hosts": "deepspeed --hostfile=./hosts {job}",
     "DeepSpeed, devices of hosts": 'deepspeed --include "{listed}" {job}',
     "accelerate": "accelerate launch --num_machines={n} --num_processes=$(({n}*{m})) {job}",
+    "accelerate, a file": "accelerate launch --config_file one.yaml {job}",
     "torchx": "torchx run -s slurm dist.ddp -j {n}x{m} --script {job}",
     "jsrun": "jsrun -n {n} -g {m} -a {m} python {job}",
     "flux": "flux run -N {n} -n {g} -g 1 python {job}",
+    "variables of torch": "export WORLD_SIZE={g} NNODES={n}\npython {job}",
+    "variables of torch and of a node": "export WORLD_SIZE={g}\nexport LOCAL_WORLD_SIZE={m}\npython {job}",
 }
 POD = """containers:
 {pad}- command: ["bash", "-c", "{run}"]
@@ -117,6 +120,7 @@ def test_a_world_is_that_of_its_command_or_manifest(name: str, tmp_path: Path) -
     for n, m in ((3, 4), (2, 16), (5, 1), (1, 3), (256, 16)):
         job = SCRIPT[SCRIPT.index("pretrain_gpt.py") :].format(batch=4 * n * m)
         (tmp_path / "hosts").write_text("".join(f"host{node} slots={m}\n" for node in range(n)))
+        (tmp_path / "one.yaml").write_text(f"num_processes: {n * m}\nnum_machines: {n}\n")
         of_all = {"n": n, "m": m, "g": n * m, "job": job, "hosts": ",".join(f"h{node}:{m}" for node in range(n)),
                   "listed": "@".join(f"h{node}:{','.join(map(str, range(m)))}" for node in range(n))}  # fmt: skip
         if text := MANIFESTS.get(name):

@@ -22,7 +22,7 @@ from primus_search.files.argument_tables import Argument, arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.launch.adapters import keys_of
-from primus_search.launch.contract import acts, is_off, positive_of, same, translated
+from primus_search.launch.contract import acts, positive_of, same, translated
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import Start, space_of
 from primus_search.launch.read.experiments import is_experiment, read_experiment
@@ -305,7 +305,7 @@ def script(experiment: Experiment, changes: Changes, gpus: int) -> str:
     for key, value in settings.items():
         if key in changes and key in rows and value is not None:
             words += spelled(rows[key], value) or []
-        elif not is_off(value) or value == 0:
+        elif value is not None and value is not False:  # a given `0.0` is no default
             words += [
                 f"--{key.replace('_', '-')}",
                 *([] if value is True else map(str, value if isinstance(value, list) else [value])),

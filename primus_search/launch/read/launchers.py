@@ -40,7 +40,7 @@ from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS, started_with
 from primus_search.launch.script import bash
 from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.script.shell_variables import UNSET, counts_in
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
@@ -351,8 +351,7 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
         return World(0, each)  # how many nodes, the file does not say
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
-    of_operator = {key: value for key, value in variables.items() if key[:4] == "PET_" and value.isdecimal()}
-    world = NO_WORLD if each or not words else world_of(words, of_operator, folder)
+    world = NO_WORLD if each or not words else world_of(words, counts_in(variables), folder)
     each = each or (0 if world else listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
 

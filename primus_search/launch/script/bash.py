@@ -23,7 +23,7 @@ from primus_search.base.guards.values import whole_number
 from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_output import output_of
 from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
-from primus_search.launch.script.shell_variables import MARK, UNSET, Variables
+from primus_search.launch.script.shell_variables import MARK, UNSET, Variables, counts_in
 
 OUTPUT = "$("
 """How the name of a program's output begins."""
@@ -128,8 +128,8 @@ class Script:
 
     @property
     def header(self) -> dict[str, str]:
-        """Variables by which Slurm or an operator of Kubernetes starts it."""
-        return slurm(self.text) | {k: v for k, v in self.variables.values.items() if k[:4] == "PET_" and v.isdecimal()}
+        """Variables by which Slurm, an operator of Kubernetes or torch starts it."""
+        return slurm(self.text) | counts_in(self.variables.values)
 
     def follow(self, text: str) -> bool:
         """Follow further commands; the status of the last."""

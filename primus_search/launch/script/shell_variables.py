@@ -26,6 +26,13 @@ _MATHS = {
 }  # fmt: skip
 MOST_TEXT = 1_000_000
 """Characters of one variable."""
+_COUNTS = re.compile(r"PET_\w{1,40}|(?:LOCAL_)?WORLD_SIZE|NNODES|NUM_NODES|(?:NUM_)?GPUS_PER_NODE|NPROC_PER_NODE")
+"""Variables that torch reads to start processes (`env://`, torchrun's), and those that scripts count them by."""
+
+
+def counts_in(values: Mapping[str, str]) -> dict[str, str]:
+    """The variables among some that say how many processes there are."""
+    return {key: value for key, value in values.items() if _COUNTS.fullmatch(key) and value.isdecimal()}
 
 
 @dataclass(slots=True)
