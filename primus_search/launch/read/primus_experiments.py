@@ -70,10 +70,9 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     file = beside(path.parent, name) or beside(Path(values.get("PRIMUS_PATH", ".")), name)
     if file is None:
         raise ValueError(f"starts {as_script_text(name)}, which is not beside it, nor in $PRIMUS_PATH")
-    if missing := next(
-        (f"{missing[1]} ({key})" for key, one in given.items() if (missing := UNSET.search(str(one)))), ""
-    ):
-        raise ValueError(f"depends on {missing}: set it in the environment (NAME=value before the command), or --args")
+    unset = next((f"{found[1]} ({key})" for key, one in given.items() if (found := UNSET.search(str(one)))), "")
+    if unset:
+        raise ValueError(f"depends on {unset}: set it in the environment (NAME=value before the command), or --args")
     nodes = next((value for word, value in pairwise(before) if word in _SETS_NODES), values.get("NNODES", "1"))
     each = values.get("GPUS_PER_NODE", _EACH)
     gpus = int(nodes) * int(each) if nodes.isdecimal() and each.isdecimal() else 0
