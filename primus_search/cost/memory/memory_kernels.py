@@ -292,39 +292,3 @@ def uncovered_of_each(
         for j in range(len(found)):
             _put(found[j], units, starts[i] + j)
     return starts, units[: starts[len(again)]]
-
-
-@njit(cache=True, nogil=True)
-def buckets_of(size, shards, bucket, full_enough):
-    """The bucket of each matrix, in the order of backward (`whole_matrices`)."""
-    number, filled, largest, loads = np.zeros(len(size), np.int64), 0.0, 0.0, np.zeros(shards)
-    for i in range(1, len(size) + 1):
-        filled, largest = filled + size[i - 1], max(largest, size[i - 1])
-        loads[loads.argmin()] += size[i - 1]
-        if i == len(size):
-            break
-        number[i] = number[i - 1]
-        if filled >= max(bucket, full_enough * shards * largest) and loads.min() + size[i] > loads.max():
-            number[i] += 1
-            filled, largest, loads = 0.0, 0.0, np.zeros(shards)
-    return number
-
-
-@njit(cache=True, nogil=True)
-def dealt(size, work, bucket, shards, most):
-    """Parameters of all shards of a buffer of these matrices, bucket by bucket; of as many of the fullest replica."""
-    room, total, of_all, held = 0.0, np.zeros(shards), np.zeros(shards), np.zeros(shards)
-    for i in range(len(size)):
-        if i == 0 or bucket[i] != bucket[i - 1]:
-            room += shards * held.max()
-            held, of_bucket = np.zeros(shards), size[bucket == bucket[i]].sum()
-        best = -1
-        for one in range(shards):
-            if held[one] + size[i] <= most * of_bucket / shards and (best < 0 or total[one] < total[best]):
-                best = one
-        if best < 0:
-            best = int(held.argmin())
-        held[best] += size[i]
-        of_all[best] += size[i]
-        total[best] += work[i]
-    return room + shards * held.max(), shards * of_all.max()

@@ -14,7 +14,6 @@ import numpy as np
 from primus_search.cost.memory.layer_matrices import layer_matrices
 from primus_search.cost.memory.share import Share, fp8_layouts, in_layer_buffers
 from primus_search.values.candidates import Floats
-from primus_search.values.dealt_buffers import filled
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
@@ -24,6 +23,8 @@ def padded(model: Model, stack: Stack, s: Share, kind: LayerKind, count: Floats,
     is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
         return count
+    from primus_search.cost.memory.dealing_kernels import filled
+
     matrices = layer_matrices(model, kind, s, of_experts=of_experts)
     shards = (s.expert_shards if of_experts else s.shards) * s.optimizer_groups
     beside = np.stack(np.broadcast_arrays(count, shards, fp8_layouts(stack, s)), axis=1).round().astype(np.int64)
