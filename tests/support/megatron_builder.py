@@ -38,6 +38,7 @@ def resolved(arguments: Any, argv: Sequence[str], world: int, environment: Mappi
     size_of_multiple = args.make_vocab_size_divisible_by * args.tensor_model_parallel_size
     rows = args.vocab_size + ("null_tokenizer_eod_id" not in args)  # core 0.16 adds one for the end of a document
     args.padded_vocab_size = size_of_multiple * math.ceil(rows / size_of_multiple)
+    args.has_grouped_experts = args.moe_grouped_gemm
     args.transformer_impl, args.moe_grouped_gemm = "local", False
     args.moe_token_dispatcher_type = "allgather"  # the others make tables on the device
     args.perform_initialization, args.no_persist_layer_norm, args.apply_rope_fusion = False, True, False

@@ -88,6 +88,7 @@ def prepared(release: str) -> Megatron:
 
     torch.distributed.all_gather_object = as_ours
     import gpt_builders
+    from megatron import training
 
     gpt_model = gpt_builders.GPTModel
 
@@ -95,6 +96,8 @@ def prepared(release: str) -> Megatron:
         for spec in (transformer_layer_spec, mtp_block_spec):
             whole_down_projections(spec)
         made = gpt_model(transformer_layer_spec=transformer_layer_spec, mtp_block_spec=mtp_block_spec, **settings)
+        if training.get_args().has_grouped_experts:
+            group_experts(made)
         if settings["config"].fp8_param:
             quantize(made)
         return made
@@ -113,6 +116,18 @@ def prepared(release: str) -> Megatron:
     optimizer.USING_PYTORCH_OPTIMIZER = False
     with_quantized_tensors()
     return judge
+
+
+def group_experts(model: Any) -> None:
+    """Gives matrices of experts the order of TEGroupedMLP: the first of each expert, then the second of each."""
+    import torch
+
+    for mlp in [one for one in model.modules() if hasattr(one, "local_experts")]:
+        experts = list(mlp.local_experts)
+        del mlp.local_experts
+        mlp.linear_fc1, mlp.linear_fc2 = (
+            torch.nn.ModuleList(getattr(one, name) for one in experts) for name in ("linear_fc1", "linear_fc2")
+        )
 
 
 def with_quantized_tensors() -> None:
