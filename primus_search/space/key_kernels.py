@@ -16,17 +16,32 @@ def _mixed(h, value):
 
 
 @njit(cache=True, nogil=True)
-def number_rows(columns, keys, table, size, codes, first, fresh, begin):
+def note_varying(columns, rows, keys, size, varies):
+    """How many columns hold another value than the first of `size` keys for the first time; they are noted."""
+    found = 0
+    for k in range(len(columns)):
+        if not varies[k]:
+            first, bits = keys[0, k] if size else columns[k, 0], np.int64(0)
+            for i in range(rows):
+                bits |= columns[k, i] ^ first
+            varies[k] = bits != 0
+            found += varies[k]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def number_rows(columns, told_by, keys, table, size, codes, first, fresh, begin):
     """Number of every row of `columns`, (columns, rows); what is not in `keys` is added and counted on from `size`.
 
-    `table` holds numbers at their hashed places, -1 elsewhere; its length is a power of two and it never fills up.
-    Starts at row `begin` with `fresh` new numbers so far. Returns how many are new, with the first row of each in
-    `first`, and the row it stopped at, which is the end or the first row that `keys` has no room for.
+    `told_by` are the columns that tell keys apart. `table` holds numbers at their hashed places, -1 elsewhere; its
+    length is a power of two and it never fills up. Starts at row `begin` with `fresh` new numbers so far. Returns how
+    many are new, with the first row of each in `first`, and the row it stopped at, which is the end or the first row
+    that `keys` has no room for.
     """
     mask = np.uint64(len(table) - 1)
     for i in range(begin, len(codes)):
         h = np.uint64(0)
-        for k in range(len(columns)):
+        for k in told_by:
             h = _mixed(h, columns[k, i])
         slot = h & mask
         while True:
@@ -42,7 +57,7 @@ def number_rows(columns, keys, table, size, codes, first, fresh, begin):
                 fresh += 1
                 break
             is_same = True
-            for k in range(len(columns)):
+            for k in told_by:
                 if keys[number, k] != columns[k, i]:
                     is_same = False
                     break
@@ -54,12 +69,12 @@ def number_rows(columns, keys, table, size, codes, first, fresh, begin):
 
 
 @njit(cache=True, nogil=True)
-def place(keys, size, table):
+def place(keys, told_by, size, table):
     """Put the first `size` keys into an empty table."""
     mask = np.uint64(len(table) - 1)
     for number in range(size):
         h = np.uint64(0)
-        for k in range(keys.shape[1]):
+        for k in told_by:
             h = _mixed(h, keys[number, k])
         slot = h & mask
         while table[slot] >= 0:

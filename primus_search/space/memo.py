@@ -26,6 +26,9 @@ _FEWEST_KEYS = 1024
 
 _FEWEST_ROWS = 256
 
+_APART = 8
+"""Unused places behind each column of keys: a line of the cache."""
+
 MOST_ROWS = 1_000_000
 """Rows of a term that are kept unless it says otherwise; beyond this it starts afresh."""
 
@@ -45,36 +48,46 @@ class KeyNumbers:
     def __init__(self) -> None:
         self._keys = np.zeros((0, 0), dtype=np.int64)
         self._table = np.full(0, -1, dtype=np.int64)
+        self._varies = np.zeros(0, dtype=np.bool_)  # columns that hold two values: the others tell nothing apart
         self.size = 0
 
     def encode(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row, and the positions (in these columns) of the first row of each NEW number."""
-        from primus_search.space.key_kernels import number_rows
+        from primus_search.space.key_kernels import note_varying, number_rows
 
         rows = len(columns[0])
-        # One array of one type, so that one compiled function serves any number of columns.
-        typed = np.empty((len(columns), rows), dtype=np.int64)
-        for row, column in zip(typed, columns, strict=True):
+        # One array of one type, so that one compiled function serves any number of columns; no power of two is between
+        # two columns, whose values would share a line of the cache.
+        typed = np.empty((len(columns), rows + _APART), dtype=np.int64)
+        for row, column in zip(typed[:, :rows], columns, strict=True):
             row[:] = column
+        if not self.size:
+            self._varies = np.zeros(len(columns), dtype=np.bool_)
+        if rows and note_varying(typed, rows, self._keys, self.size, self._varies) and self.size:
+            self._fill_table(self.size)
         codes, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-        fresh, done = 0, 0
+        fresh, done, told_by = 0, 0, np.flatnonzero(self._varies)
         while done < rows:
             if self.size + fresh == len(self._keys):
                 self._grow(len(typed), self.size + fresh)
-            fresh, done = number_rows(typed, self._keys, self._table, self.size, codes, first, fresh, done)
+            fresh, done = number_rows(typed, told_by, self._keys, self._table, self.size, codes, first, fresh, done)
         self.size += fresh
         return codes, first[:fresh].copy()
 
     def _grow(self, width: int, size: int) -> None:
         """Room for four times as many keys."""
-        from primus_search.space.key_kernels import place
-
         keys = np.empty((max(4 * size, _FEWEST_KEYS), width), dtype=np.int64)
         if size:
             keys[:size] = self._keys[:size]
         self._keys = keys
-        self._table = np.full(1 << (2 * len(keys) - 1).bit_length(), -1, dtype=np.int64)
-        place(self._keys, size, self._table)
+        self._fill_table(size)
+
+    def _fill_table(self, size: int) -> None:
+        """Every key at its place in a new table."""
+        from primus_search.space.key_kernels import place
+
+        self._table = np.full(1 << (2 * len(self._keys) - 1).bit_length(), -1, dtype=np.int64)
+        place(self._keys, np.flatnonzero(self._varies), size, self._table)
 
     def number(self, rows: int) -> tuple[Ints, Ints]:
         """New numbers for so many rows, whether or not they are alike."""
