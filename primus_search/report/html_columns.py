@@ -74,20 +74,21 @@ class PageRows:
 
     def _places(self, rows: Sequence[Row]) -> NDArray[np.int64]:
         """Where rows stand, by their knobs and rate; -1 for a row that does not."""
-        columns = []
+        columns, rates = [], np.array([row[EXACT] for row in rows])
+        own, listed = self._numbers[EXACT], np.append(np.sort(rates), np.inf)
+        near = np.flatnonzero(listed[np.searchsorted(listed, own * (1.0 - 2.0 * SAME))] <= own * (1.0 + 2.0 * SAME))
         for name in COLUMN_NAMES:
             codes, values = self._coded[name]
             code_of = {value: i for i, value in enumerate(values)}
             sought = [code_of.get(row[name], -1) for row in rows]
             if len(values) > 1 or -1 in sought:
-                columns.append(np.concatenate([codes, np.array(sought, dtype=np.int64)]))
-        numbers = distinct(columns or [np.zeros(self.count + len(rows), dtype=np.int64)])[0]
+                columns.append(np.concatenate([codes[near], np.array(sought, dtype=np.int64)]))
+        numbers = distinct(columns or [np.zeros(len(near) + len(rows), dtype=np.int64)])[0]
         place = np.full(len(numbers), -1)
-        place[numbers[: self.count]] = np.arange(self.count)
-        found = place[numbers[self.count :]]
-        rates = np.array([row[EXACT] for row in rows])
+        place[numbers[: len(near)]] = near
+        found = place[numbers[len(near) :]]
         # A rate that differs is of other evidence.
-        is_same = np.abs(self._numbers[EXACT][found] / rates - 1.0) < SAME
+        is_same = np.abs(own[found] / rates - 1.0) < SAME
         return np.where(is_same, found, -1)
 
     def _set_verdicts(self, places: NDArray[np.int64], rows: Sequence[Row]) -> None:

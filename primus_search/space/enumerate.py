@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.rules import Keeps, Rule, conditionals_of, rules_of
 from primus_search.space.types import ClusterChoice, Space
-from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Columns, Ints
+from primus_search.values.candidates import DEFAULTS, Bools, Candidates, Columns, Ints, compact, gathered
 from primus_search.values.knobs import KNOBS
 
 
@@ -171,8 +171,8 @@ class GridRows(Columns):
 
 def columns_of(lines: GridRows, outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """Columns of some lines, from those of the outer cells and of the inner combinations."""
-    found = {name: column.take(lines.cells) for name, column in outer.items()}
-    return found | {name: column.take(lines.inner) for name, column in inner.items()}
+    found = {name: gathered(column, lines.cells) for name, column in outer.items()}
+    return found | {name: gathered(column, lines.inner) for name, column in inner.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,11 +310,17 @@ class Enumerator:
 
     def table(self, lines: GridRows) -> Candidates:
         """The columns of some lines."""
-        columns = columns_of(lines, self._outer.values, self._inner.values)
+        columns = columns_of(lines, *self._columns)
         for column in columns.values():
             column.setflags(write=False)
         frozen: dict[str, Any] = dict(columns)
         return Candidates(schedules=self.job.schedules, layouts=self.job.layouts, **frozen)
+
+    @cached_property
+    def _columns(self) -> tuple[dict[str, Column], dict[str, Column]]:
+        """Columns of the outer cells and of the inner combinations."""
+        outer, inner = ({name: compact(column) for name, column in block.values.items()} for block in self.blocks)
+        return outer, inner
 
     @property
     def blocks(self) -> tuple[Block, Block]:

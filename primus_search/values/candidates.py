@@ -174,7 +174,7 @@ class Candidates:
         at: Ints = np.flatnonzero(rows) if np.asarray(rows).dtype == np.bool_ else np.asarray(rows, np.int64)
         if _is_all(at, len(columns["tp"])):
             return self
-        taken = {name: _frozen(column.take(at)) for name, column in columns.items()}
+        taken = {name: _frozen(gathered(column, at)) for name, column in columns.items()}
         return replace(self, **taken)
 
     def with_columns(self, columns: Mapping[str, Ints | Bools]) -> Self:
@@ -314,6 +314,17 @@ assert set(COLUMN_NAMES) == set(KNOB), "a knob is a row of knobs.KNOBS and a fie
 def joined(tables: Sequence[Candidates]) -> Candidates:
     """Several tables as one, in their order; their vocabularies of schedules and layouts become one."""
     return Candidates.from_rows([row for table in tables for row in table.rows()])
+
+
+def compact(column: NDArray[Any]) -> NDArray[Any]:
+    """The column; one value in all places where there is but one, which `gathered` does not walk."""
+    return np.broadcast_to(column[:1], column.shape) if len(column) and (column == column[0]).all() else column
+
+
+def gathered(column: NDArray[Any], rows: Ints) -> NDArray[Any]:
+    """A column at these rows."""
+    is_one = column.strides == (0,) and len(column) > 0
+    return np.ndarray(rows.shape, column.dtype, column[:1], strides=(0,)) if is_one else column.take(rows)
 
 
 def _read_only(column: NDArray[Any]) -> NDArray[Any]:

@@ -252,6 +252,10 @@ def table_beside(module: str) -> dict[str, Any]:
 def fingerprint_of(folder: Path) -> str:
     """16 hex digits of the Python files and rules below a folder, read once."""
     seen = sha256()
-    for source in sorted([*folder.rglob("*.py"), *folder.rglob("*.toml")]):
-        seen.update(source.read_bytes())
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".py", ".toml")):
+                with Path(place, name).open("rb", buffering=0) as file:
+                    seen.update(file.read())
     return seen.hexdigest()[:16]
