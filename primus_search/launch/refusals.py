@@ -184,6 +184,8 @@ def resolved_start(
             is_left_out = is_off(value) and not release.below  # else a word of it, `none`
             settings.setdefault(key, None if is_left_out else value)  # a fact of the model that a row may read
             continue
+        if str(value)[:1] == "$":
+            continue  # a variable without a value, of a setting that moves nothing
         try:
             settings[key] = typed(table[key], value)
         except ValueError as error:

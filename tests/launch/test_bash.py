@@ -186,6 +186,35 @@ def test_what_a_program_prints_is_asked_for_by_the_name_that_it_is_given() -> No
     assert settings_in(text, {"LAYERS": "32"})["num_layers"] == "32"
 
 
+@pytest.mark.parametrize(
+    "started",
+    [
+        "bcprun -p 8 -c '{}'",
+        "sbatch --nodes=2 --wrap '{}'",
+        "sbatch --wrap='{}'",
+        "ngc batch run --commandline '{}'",
+        "gcloud compute ssh host --command '{}'",
+        "ssh worker-1 '{}'",
+    ],
+)
+def test_a_script_in_an_option_of_its_starter_is_followed(started: str) -> None:
+    assert ["python", "train.py", "--tp", "4"] in followed(
+        "TP=4; " + started.format("cd x; python train.py --tp 4")
+    ).commands
+
+
+def test_code_of_python_is_no_script() -> None:
+    assert followed("python -c 'import os; bash x'").commands == [["python", "-c", "import os; bash x"]]
+
+
+def test_fields_of_a_document_beside_a_script_are_read(tmp_path: Path) -> None:
+    (tmp_path / "model.yaml").write_text("training: {num_layers: 12, name: x}\n")
+    text = "f $(yq '.training.num_layers' ./configs/model.yaml) $(jq -r .training.name model.yaml) $(yq .no model.yaml)"
+    words = followed(text, folder=tmp_path).commands[-1]
+    assert words[1:3] == ["12", "x"]
+    assert "$(" in words[3]
+
+
 def test_a_guess_names_the_keys_that_it_changes() -> None:
     text = f'if nvidia-smi | grep -q H100; then FP8="--fp8-format hybrid"; fi\n{TRAINING} $FP8'
     assert settings_in(text, {})["undecided"] == {"$(grep -q H100)": {"fp8_format"}}

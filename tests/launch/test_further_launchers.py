@@ -54,6 +54,44 @@ max_iters = 600000
         --llama.base_model=llama3_8b --train_dataset.huggingface_dataset.batch_size=64 --llama.remat_policy=''""",
     "alpaca.sh": "python finetune.py --base_model 'meta-llama/Llama-2-7b-hf'",
     "plain.sh": f"python run_clm.py {TUNE} --block_size 1024 --gradient_accumulation_steps 4",
+    "cookbook.sh": """torchrun --nnodes=2 --nproc_per_node=8 getting-started/finetuning/finetuning.py --enable_fsdp \\
+        --model_name meta-llama/Llama-3.1-8B --batch_size_training 8 --fsdp_config.pure_bf16 --use_fast_kernels""",
+    "cookbook_lora.sh": """python -m llama_cookbook.finetuning --use_peft --quantization 8bit --model_name \\
+        meta-llama/Llama-2-7b-hf --batching_strategy padding --context_length 2048""",
+    "mistral.yaml": """
+data: {instruct_data: ""}
+model_id_or_path: mistralai/Mistral-7B-v0.3
+lora: {rank: 64}
+seq_len: 32768
+batch_size: 1
+optim: {lr: 6.e-5, pct_start: 0.05}
+""",
+    "hyperpod.yaml": """
+run: {model_type: llm_finetuning_aws}
+scale_config: {2: {trainer: {num_nodes: 2}, training_config: {training_args: {train_batch_size: 256}}}}
+trainer: {devices: 8, num_nodes: 2}
+training_config:
+  model_config: {model_name_or_path: Qwen/Qwen3-8B, peft_config: {peft_type: lora, r: 16, target_modules: all-linear}}
+  training_args:
+    gradient_checkpointing: true
+    max_len: 4096
+    micro_train_batch_size: 2
+    train_batch_size: 128
+    strategy: {fsdp_config: {sharding_strategy: HYBRID_SHARD}}
+    trainer_type: sft
+""",
+    "hyperpod_verl.yaml": """
+trainer: {devices: 8, num_nodes: 1}
+training_config:
+  actor_rollout_ref:
+    model: {path: Qwen/Qwen3-1.7B, enable_gradient_checkpointing: true}
+    actor: {fsdp_config: {fsdp_size: -1}, ppo_micro_batch_size_per_gpu: 2, ppo_mini_batch_size: 32,
+            use_dynamic_bsz: true, ppo_max_token_len_per_gpu: 24576}
+    rollout: {n: 8}
+  algorithm: {adv_estimator: grpo}
+  data: {max_prompt_length: 512, max_response_length: 1024, train_batch_size: 128}
+""",
+    "launch.sh": "uv run python -m accelerate.commands.launch --num_processes 1 open_instruct/finetune.py " + TUNE,
     "fsdp.yaml": "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 4\n",
 }
 JOBS: dict[str, dict[str, Any]] = {
@@ -83,6 +121,15 @@ JOBS: dict[str, dict[str, Any]] = {
                       "shard_group": 8, "recompute": "none"},
     "alpaca.sh": {"model": "llama2_7b", "seq_length": 256, "batch": 128, "micro_batch_size": 4, "recompute": "full"},
     "plain.sh": {"program": "Hugging Face Trainer", "seq_length": 1024, "micro_batch_size": 2},
+    "launch.sh": {"program": "Hugging Face Trainer", "gpus": 1, "micro_batch_size": 2},
+    "cookbook.sh": {"model": "llama3.1_8b", "gpus": 16, "seq_length": 4096, "batch": 128, "sharding": "fsdp2",
+                    "state_format": "bf16_all", "recompute": "full"},
+    "cookbook_lora.sh": {"model": "llama2_7b", "seq_length": 2048, "micro_batch_size": 4, "recompute": "none",
+                         "sharding": "none"},
+    "mistral.yaml": {"program": "mistral-finetune", "seq_length": 32768, "micro_batch_size": 1, "recompute": "full"},
+    "hyperpod.yaml": {"gpus": 16, "seq_length": 4096, "batch": 128, "micro_batch_size": 2, "sharding": "hsdp",
+                      "shard_group": 8, "recompute": "full"},
+    "hyperpod_verl.yaml": {"gpus": 8, "seq_length": 1536, "batch": 256, "micro_batch_size": 16, "recompute": "full"},
 }  # fmt: skip
 
 
@@ -131,6 +178,13 @@ def test_a_length_by_a_name_of_its_own_is_not_assumed(tmp_path: Path) -> None:
 def test_a_trainer_without_a_configuration_says_that_nothing_is_sharded(folder: Path) -> None:
     said = [note for note in read_experiment(folder / "plain.sh").assumed if note.startswith("sharding = none")]
     assert len(said) == 1 and "accelerate or DeepSpeed" in said[0]
+
+
+@pytest.mark.parametrize("given", ["--task DPO", "--tuner_type adalora", "--train_type longlora"])
+def test_a_step_or_a_tuner_of_another_kind_is_refused_by_its_setting(tmp_path: Path, given: str) -> None:
+    (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 train.py {TUNE} {given}", encoding="utf-8")
+    with pytest.raises(InputError, match=given.split()[1]):
+        read_experiment(tmp_path / "tune.sh")
 
 
 @pytest.mark.parametrize("name", ["ppo_training", "reward_modeling", "run_mlm"])

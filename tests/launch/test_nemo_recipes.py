@@ -238,6 +238,21 @@ COMMANDS = {
     "python scripts/performance/setup_experiment.py -m llama -mr llama31_405b -ng 1024 --gpu H100 -c bf16 -tp 4": (
         "llama31_405b_pretrain_1024gpu_h100_bf16_config", World(1024, 0), {"tensor_model_parallel_size": "4"},
     ),
+    "python scripts/performance/run_script.py --gpu gb300 --model_recipe_name deepseek_v3 --num_gpus 512 "
+    "--compute_dtype fp8_mx --pipeline_model_parallel_size 4 --virtual_pipeline_model_parallel_size 2 "
+    "--cuda_graph_scope attn,moe_router --recompute_modules mlp --moe_flex_dispatcher_backend None": (
+        "deepseek_v3_pretrain_256gpu_gb300_fp8mx_config", World(512, 0),
+        {
+            "pipeline_model_parallel_size": "4", "virtual_pipeline_model_parallel_size": "2", "global_batch_size": 4096,
+            "pipeline_model_parallel_layout": "Et*8|(t*8|)*6t*5mL", "cuda_graph_scope": ["attn", "moe_router"],
+            "recompute_granularity": "selective", "recompute_modules": ["mlp"],
+            "moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": None,
+        },
+    ),
+    "python scripts/performance/setup_experiment.py --model_name llama3 --model_size 8b --num_gpus 16 --gpu h100": (
+        "llama3_8b_pretrain_8gpu_h100_bf16_config", World(16, 0),
+        {"global_batch_size": 256, "use_precision_aware_optimizer": True},
+    ),
 }  # fmt: skip
 """Commands of scripts/training/README.md and scripts/performance, and the recipe, GPUs and settings that they start."""
 
@@ -250,6 +265,15 @@ def test_commands_choose_a_recipe_and_settings_over_it(command: str, tmp_path: P
     script.parent.mkdir()
     script.write_text(command)
     assert start(script, "", 0).world == COMMANDS[command][1].gpus
+
+
+def test_virtual_stages_that_the_layout_of_a_recipe_has_not_take_its_place(tmp_path: Path) -> None:
+    command = "python scripts/performance/setup_experiment.py -mr llama3_70b -ng 64 -g h100 -c fp8_cs"
+    for given, stages, said in (("", (8, 5), False), (" -pp 4 -vp 5", (4, 5), True)):
+        (tmp_path / "run.sh").write_text(command + given, encoding="utf-8")
+        job = read_experiment(tmp_path / "run.sh")
+        assert (job.row["pp"], job.row["vpp"]) == stages
+        assert any("the recipe's has 40 stages" in note for note in job.assumed) is said
 
 
 def test_a_command_without_gpus_lists_the_recipes_that_fit(tmp_path: Path) -> None:

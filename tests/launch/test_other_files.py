@@ -28,6 +28,8 @@ SAID = {
     "sound.yaml": ("model: {diarizer: x}\nbatch: 5", "trains a model of sound"),
     "results.json": ('{"results": {"accuracy": 0.5}}', "is JSON of results"),
     "settings.json": ('{"a": 1}', "is JSON whose keys no launcher that is read has"),
+    "eval.yaml": ("icl_tasks: []\nmodels: [{model_name: x}]", "is of generation or evaluation"),
+    "forms.yaml": ("context:\n  device_target: Ascend", "starts devices for which no hardware file is"),
     "fast.yaml": ("training: {}\nmodel:\n  base_model: {}", "is a YAML of Fast-LLM"),
 }
 

@@ -19,7 +19,8 @@ NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model: Model | None) -> dict[str, Any]:
-    """What defaults and formulas give, where the file does not say it under the contract's own name."""
+    """What defaults and formulas give, where the file does not say it under the contract's own name; of micro-batches
+    what is so `where` a key says it (dynamic ones) counts before a size."""
     known = {**launcher.defaults, **given, **found}
     axes = load_framework(launcher.contract).spellings
     ranks = prod(int(str(known.get(axes[one].key if one in axes else one) or 1)) for one in ("tp", "pp", "cp"))
@@ -29,11 +30,12 @@ def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model
     names = settings_read(launcher.contract) | (launcher.defaults.keys() - names_in(launcher))
     own = {key: value for key, value in launcher.defaults.items() if key in names and key not in found}
     for name, ways in launcher.formulas.items():
-        if found.get(name) is None and (value := first_known(ways, known)) is not None:
+        ways = ways if found.get(name) is None else tuple(w for w in ways if " where " in w and name == MICRO_BATCH)
+        if (value := first_known(ways, known)) is not None:
             own[name] = known[name] = value
     if MICRO_BATCH in own and gpus >= ranks and known.get(BATCH):
         own[MICRO_BATCH] = _dividing(int(str(own[MICRO_BATCH])), int(str(known[BATCH])) // (gpus // ranks))
-    return {key: value for key, value in own.items() if found.get(key) is None and key != "gpus"}
+    return {key: one for key, one in own.items() if key != "gpus" and (found.get(key) is None or key == MICRO_BATCH)}
 
 
 BATCH, MICRO_BATCH = "global_batch_size", "micro_batch_size"

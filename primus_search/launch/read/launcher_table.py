@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from primus_search.files.known_keys import key_table
 from primus_search.files.plain_forms import from_plain
@@ -24,6 +25,7 @@ class Launcher:
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
     exports      whether a script of it starts nothing and gives the settings as variables
     base         its own document beneath every command, by its path in a copy of it
+    below        of a document: the section whose keys are the launcher's own
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
@@ -56,6 +58,7 @@ class Launcher:
     calls: bool = False
     exports: bool = False
     base: str = ""
+    below: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = ()
@@ -86,6 +89,11 @@ class Launcher:
     effects: Mapping[str, str] = field(default_factory=dict)
     irrelevant: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def inside(self, document: Settings) -> dict[str, Any]:
+        """Settings of a document by the launcher's own names: those of the section `below` before others."""
+        section = f"{self.below}."
+        return {**document, **{k.removeprefix(section): v for k, v in document.items() if k.startswith(section)}}
 
 
 @lru_cache(maxsize=1)

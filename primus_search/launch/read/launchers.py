@@ -59,7 +59,7 @@ def launcher_of(path: Path, text: str) -> Launcher | None:
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
     for one in sorted(launchers().values(), key=lambda one: not one.calls):
-        given = program if one.calls else document
+        given = program if one.calls else one.inside(document)
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, script(), one)[0] if has_command else given
         is_its = has_command or not (is_script or one.is_command)
@@ -156,7 +156,7 @@ def read_launcher(
     Raises ValueError where adapters alone are trained, and where a setting that counts has no value.
     """
     if path.suffix in ENDS:
-        own = of_program(path, text) if launcher.calls else settings_of(path, text)
+        own = of_program(path, text) if launcher.calls else launcher.inside(settings_of(path, text))
         given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in command_settings([*arguments])}}
         runs, variables = [list[str]()], dict[str, str]()
         given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given

@@ -67,7 +67,10 @@ def of_script(path: Path, text: str, world: int, model: Model | None) -> Experim
 def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None, text: str = "") -> Experiment:
     """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
     refuse_adapters(found, OF_ADAPTERS)
-    given, undecided = _decided(_with_deepspeed(found, path.parent), text)
+    found = _with_deepspeed(found, path.parent)
+    if str(found.get("zero_stage")) == "3" and is_off(found.get("untie_embeddings_and_output_weights")):
+        found = {key: value for key, value in found.items() if key != "zero_stage"} | OF_TIED
+    given, undecided = _decided(found, text)
     tuning = tuning_in(given, OF_MEGATRON)
     own = {key: value for key, value in given.items() if not tuning or key not in OF_MEGATRON.read}
     read = _of_arguments(path, own, world, model)
@@ -109,7 +112,8 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     if not isinstance(zero, dict) or not isinstance(zero.get("stage"), int):
         return found
     sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
-    offload = {"cpu_optimizer": True} if isinstance(zero.get("offload_optimizer"), dict) else {}
+    place = zero.get("offload_optimizer")
+    offload = {"cpu_optimizer": True} if isinstance(place, dict) and place.get("device") != "none" else {}
     del found[CONFIG]
     return sizes | {"zero_stage": zero["stage"]} | offload | found
 
@@ -131,6 +135,12 @@ def _deepspeed_experts(found: Settings) -> dict[str, Any]:
     }
 
 
+OF_TIED = {
+    "use_megatron_fsdp": True,
+    "data_parallel_sharding_strategy": "optim_grads_params",
+    "ckpt_format": "fsdp_dtensor",
+}
+"""Stage 3 of ZeRO over tied embeddings, which torch FSDP2 does not take."""
 OF_ITS_FORKS = {
     "tokenizer_type": ("PretrainedFromHF", "HFTokenizer", "DistributedSentencePiece"),
     "position_embedding_type": ("alibi",),

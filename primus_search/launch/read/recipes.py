@@ -30,11 +30,13 @@ from primus_search.launch.read.launcher_formulas import settings_read
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.megatron_experiments import model_of_arguments
 from primus_search.launch.script import bash
+from primus_search.launch.script.shell_tests import OUTPUT
 from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import CONSTANT_KEYS
 from primus_search.models.tokenizers import model_of_tokenizer
+from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 from primus_search.values.model.shape import with_changes
@@ -43,7 +45,9 @@ RECIPES, COMMANDS = "nemo_recipes", "nemo_commands"
 RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
 """Settings by which recipes change the model that they name, and its fields."""
 VISION = "vision tower{}: more memory, slower (its layers and images are not priced; the model of text is)"
-RUNS_RECIPE = re.compile(r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/run_recipe\.py\b", re.MULTILINE)
+RUNS_RECIPE = re.compile(
+    r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/(?:run_recipe|\w{0,20}setup_experiment)\.py\b", re.MULTILINE
+)
 """A program of Megatron-Bridge that is given a recipe."""
 _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
 _SECTION = re.compile(r"\A(?:\+{0,2}(?=\w+=)|~)([a-z]\w*+)=?(.*)", re.DOTALL)
@@ -107,13 +111,15 @@ def of_recipe(
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
     kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
+    other = _other_stages({**kept, **changed}) if LAYOUT in kept else ""
+    kept |= {LAYOUT: None} if other else {}
     model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     settings, adapters = {**of_length, **kept, **changed}, keys_of(framework)
     tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
-    read = replace(read, tuning=tuning)
+    read = replace(read, tuning=tuning, assumed=(*read.assumed, *([other] if other else [])))
     if any(key.startswith("freeze_vision") for key in recipe.settings):
         frozen = [key for key, value in settings.items() if key.startswith("freeze_vision") and not is_off(value)]
         note = VISION.format(f" ({', '.join(sorted(frozen))})" * bool(frozen))
@@ -122,6 +128,18 @@ def of_recipe(
         return read
     what = f"takes its model from {recipe.model}, which no preset is; give --model a preset or a config.json"
     return replace(read, model_problems=(Problem(path.name, what),))
+
+
+def _other_stages(settings: Settings) -> str:
+    """A note where the virtual stages of a command are others than those of the recipe's layout; empty where not."""
+    layout, pp, vpp = (settings.get(key) for key in (LAYOUT, GRID[2], VIRTUAL))
+    stages = 1 if layout is None else len(expand(str(layout)))
+    if not vpp or layout is None or stages == int(str(pp or 1)) * int(str(vpp)):
+        return ""
+    return (
+        f"{LAYOUT} = none: the recipe's has {stages} stages, the command PP {pp or 1} x VPP {vpp}, as releases of "
+        "Megatron-Bridge before it had them; v0.6.0 refuses the pair"
+    )
 
 
 def mode_of(name: str) -> str:
@@ -139,6 +157,7 @@ def fits_its_gpus(name: str) -> bool:
 
 
 GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size")
+LAYOUT, VIRTUAL = "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"
 
 
 def model_of(recipe: Recipe) -> Model | None:
@@ -195,15 +214,15 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
-        overrides = (
-            {key: written(given[key]) for key in table["settings"] if key in given} | _of_sections(words) | overrides
-        )
+        plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
+        overrides = plain | _of_sections(words) | overrides
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
-        if bash.OUTPUT in printed:
+        if OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
         if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
+        overrides = _beneath(name, _stem(given), gpus, overrides) | overrides
         world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
         runs.append(NamedRecipe(name, overrides, world))
     same = [one.overrides for one in runs if one.name == runs[0].name]
@@ -221,6 +240,17 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         "",
     )
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
+
+
+def _meant(given: Mapping[str, str], means: Mapping[str, Mapping[str, Settings]]) -> dict[str, Any]:
+    """The settings that options mean which set several."""
+    ways = ((given[key], *one) for key, ways in means.items() if key in given for one in ways.items())
+    meant = [(value, settings) for value, words, settings in ways if fits(value, words)]
+    return {
+        name: written(one.replace("$value", value)) if isinstance(one, str) else one
+        for value, settings in meant
+        for name, one in settings.items()
+    }
 
 
 def _precision(name: str) -> dict[str, Any]:
@@ -270,17 +300,54 @@ def _setting(section: str, name: str) -> str:
 
 def _name(given: Mapping[str, str], precisions: Mapping[str, str]) -> str:
     """The name of the recipe that options choose; empty where they choose none. Source: scripts/performance/utils."""
-    if "recipe" in given or "stem" not in given:
+    if "recipe" in given or not (stem := _stem(given)):
         return given.get("recipe", "")
-    stem, mode = given["stem"], given.get("mode", "pretrain")
+    mode = given.get("mode", "pretrain")
     if "device" not in given:
         return f"{stem}_{mode}_config"
     written = given.get("precision", "bf16").lower()
     variant = f"_{one}" if (one := given.get("variant", "").lower()) not in ("", "v1", "v2") else ""
     end = f"gpu_{given['device'].lower()}_{precisions.get(written, written.replace('_', ''))}{variant}"
-    if "gpus" in given:
-        return f"{stem}_{mode}_{given['gpus']}{end}_config"
     fits = [name for name in recipes() if re.fullmatch(rf"{re.escape(stem)}_{mode}_[0-9]+{re.escape(end)}", name)]
-    if len(fits) != 1:
+    if "gpus" not in given and len(fits) != 1:
         raise ValueError(f"{stem} on {given['device']}: give --num_gpus; recipes: {', '.join(fits) or 'none'}")
-    return f"{fits[0]}_config"
+    exact = f"{stem}_{mode}_{given.get('gpus')}{end}"
+    usual = [f"{stem}_{mode}_{count}{end}" for count in key_table(COMMANDS)["usual_gpus"].get(stem, ())]
+    most = max(fits, key=_gpus_of, default=exact)
+    return f"{next((name for name in (exact, *usual) if name in fits), most)}_config"
+
+
+def _gpus_of(name: str) -> int:
+    """The GPUs in the name of a recipe; 0 where there are none."""
+    return int(found[1]) if (found := _GPUS.search(name)) else 0
+
+
+def _stem(given: Mapping[str, str]) -> str:
+    """The name of the model of a benchmark: whole, or as earlier releases had it, in two parts."""
+    return given.get("stem") or "_".join(given[key] for key in ("family", "size") if "family" in given and key in given)
+
+
+def _beneath(name: str, stem: str, gpus: int, overrides: Settings) -> dict[str, Any]:
+    """What a command of benchmarks sets by itself: layouts of stages that it changes, and on GPUs for which there is no
+    recipe the batch by replicas and states of BF16. Source: scripts/performance/utils/overrides.py of v0.6.0."""
+    settings = recipes()[one].settings if stem and (one := name.removesuffix("_config")) in recipes() else {}
+    if not settings:
+        return {}
+    both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(stem, {})
+    found: dict[str, Any] = {}
+    if layouts and not overrides.keys().isdisjoint((GRID[2], VIRTUAL)):
+        stages = int(str(both.get(GRID[2]) or 1)) * int(str(both.get(VIRTUAL) or 1))
+        found[LAYOUT] = layouts.get(str(stages), settings.get(LAYOUT))
+    before, batch = _gpus_of(name), settings.get("global_batch_size")
+    if gpus in (0, before) or not before:
+        return found
+    if "_bf16" in name and settings.get("optimizer", "adam") == "adam":
+        found["use_precision_aware_optimizer"] = True
+    had, has = (
+        count // prod(int(str(one.get(key) or 1)) for key in SPLITS)
+        for count, one in ((before, settings), (gpus, both))
+    )
+    return found | ({"global_batch_size": int(str(batch)) * has // had} if batch and had else {})
+
+
+SPLITS = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")

@@ -8,6 +8,7 @@ from typing import Any
 
 from primus_search.launch.refusals import variables_of
 from primus_search.launch.script import bash
+from primus_search.launch.script.shell_tests import short
 from primus_search.launch.script.shell_variables import MARK, MOST_TEXT
 from primus_search.launch.world import world_of
 
@@ -58,7 +59,7 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     script = bash.followed(text, environ, folder)
     found = _settings(script)
     if not ARGUMENTS & found.keys() and script.missing:
-        raise ValueError(f"reads {', '.join(map(bash.short, script.missing))}, which is not beside it")
+        raise ValueError(f"reads {', '.join(map(short, script.missing))}, which is not beside it")
     if not ARGUMENTS & found.keys() and script.left and not script.guesses:
         line = started_with(text)
         how = f": {line}" if line else ""

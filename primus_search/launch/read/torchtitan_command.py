@@ -35,6 +35,8 @@ CONFIGS = "torchtitan_configs"
 """The table of torchtitan's own configuration functions, which `tools/launch_tables.py` writes."""
 USUAL = {"MODULE": "llama3", "CONFIG": "llama3_debugmodel", "NGPU": "8"}
 """What run_train.sh takes where nothing is set."""
+MOVES_NOTHING = re.compile(r"--(?:(?:job\.)?dump_folder|job\.description|metrics\.|checkpoint\.|profiling\.)")
+"""Flags that name places and experiments, whose values may be what only a run has."""
 MOST_ABOVE = 6
 
 
@@ -59,7 +61,10 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     gpus = started.world.gpus or world
     file = started.value("__job.config_file", "CONFIG_FILE")
     is_job = bool(file) and not started.value("__module", "MODULE")
-    flags = started.words
+    flags = [
+        UNSET.sub(r"$\1", word) if MOVES_NOTHING.match(word if word[:2] == "--" else before) else word
+        for before, word in pairwise(["", *started.words])
+    ]
     if missing := UNSET.search(" ".join([*flags, file])):
         raise ValueError(
             f"depends on {missing[1]}: set it in the environment (NAME=value before the command), or --args"

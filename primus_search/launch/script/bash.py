@@ -23,16 +23,9 @@ from primus_search.base.guards.values import whole_number
 from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_output import output_of
 from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
-from primus_search.launch.script.shell_variables import MARK, UNSET, Variables, counts_in
+from primus_search.launch.script.shell_tests import OUTPUT, Tests, short
+from primus_search.launch.script.shell_variables import MARK, Variables, counts_in
 
-OUTPUT = "$("
-"""How the name of a program's output begins."""
-_NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le": "<="}
-_JOINTS = (("||", "-o"), ("&&", "-a"))
-"""Signs between tests, those that bind least first."""
-_FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxLNOGS")
-_SAFE_PATTERN = re.compile(r"[\w\s^$\[\]\-+*.:,=/@%]{0,80}")
-"""A regular expression of a script that is matched: no groups, so that it cannot run long."""
 MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
 _DECLARES = ("export", "local", "declare", "readonly", "typeset")
@@ -118,13 +111,13 @@ class Script:
     left: int = 0
     open: list[int] = field(default_factory=list)
     _functions: dict[str, Block] = field(default_factory=dict)
-    _doubts: list[str] = field(default_factory=list)
-    _empty: list[str] = field(default_factory=list)
+    _tests: Tests = field(init=False)
     _said: list[str] = field(default_factory=list)
     _steps: int = 0
 
     def __post_init__(self) -> None:
         self.variables = Variables(environ=self.environ, output=self._output)
+        self._tests = Tests(self.variables)
 
     @property
     def header(self) -> dict[str, str]:
@@ -196,11 +189,11 @@ class Script:
             self._run(node.blocks[-1])
 
     def _case(self, node: Node) -> None:
-        subject = self._known([self.variables.text(node.words[0])])[0]
+        subject = self._tests.known([self.variables.text(node.words[0])])[0]
         fits = (i for i, one in enumerate(node.words[1:]) for pattern in one.split("\n")
                 if fnmatch.fnmatchcase(subject, self.variables.text(pattern)))  # fmt: skip
         chosen = next(fits, -1)
-        if self._doubts:
+        if self._tests.doubts:
             chosen = self._guess(node.at, chosen, tuple(i for i in range(len(node.blocks)) if i != chosen))
         if chosen >= 0:
             self._run(node.blocks[chosen])
@@ -235,15 +228,11 @@ class Script:
     def _guess(self, at: int, answer: int, others: tuple[int, ...]) -> int:
         """The answer to a test that cannot be answered: the one chosen, else the given one."""
         taken = self.choices.get(at, answer)
-        self.guesses[at] = Guess(tuple(self._doubts), taken, tuple(one for one in (answer, *others) if one != taken))
+        rest = tuple(one for one in (answer, *others) if one != taken)
+        self.guesses[at] = Guess(tuple(self._tests.doubts), taken, rest)
         self.open.append(at)
-        self._doubts.clear()
+        self._tests.doubts.clear()
         return taken
-
-    def _known(self, words: list[str]) -> list[str]:
-        """Words without what has no value, whose names are noted as doubts."""
-        self._doubts += [name for word in words for name in UNSET.findall(word) if name not in self._doubts]
-        return [UNSET.sub("", word) for word in words]
 
     # --- simple commands ---
 
@@ -336,24 +325,24 @@ class Script:
                 option = next((n for n in range(i + 1, len(words)) if re.fullmatch(r"-\w{0,8}c", words[n])), 0)
                 if option and option + 1 < len(words):
                     return self._inner(words[option + 1], words[option + 3 :], words[:i])
-            if word.startswith("--wrap="):
-                return self._inner(word.removeprefix("--wrap="), [])
+            if text := _text_run(words, i):
+                return self._inner(text, [], words[:i])
             if rest := _script_run(words, i):
                 if self.starts and self.starts.search(rest[0]):
                     break
-                text = self.documents.get(rest[0])
-                text = self.variables.filled(text) if text is not None else self._beside(rest[0])
-                if text is not None and word in ("source", "."):
-                    return self.follow(text)
-                if text is not None:
+                written = self.documents.get(rest[0])
+                inner = self.variables.filled(written) if written is not None else self._beside(rest[0])
+                if inner is not None and word in ("source", "."):
+                    return self.follow(inner)
+                if inner is not None:
                     options = [f"#SBATCH {one}" for one in words[i:] if word == "sbatch" and "=" in one]
-                    self.text += "\n".join(["", text, *options]) if word == "sbatch" else ""
-                    return self._inner(text, rest[1:], words[: words.index(rest[0])])
+                    self.text += "\n".join(["", inner, *options]) if word == "sbatch" else ""
+                    return self._inner(inner, rest[1:], words[: words.index(rest[0])])
                 self.missing += [rest[0]] if word in ("source", ".") else []
                 break
         self.commands.append(words)
         if asks:
-            self._doubts.append(f"{OUTPUT}{short(' '.join(words))})")
+            self._tests.doubts.append(f"{OUTPUT}{short(' '.join(words))})")
             return bool(self._guess(node.at, 0, (1,)))
         return True
 
@@ -397,71 +386,23 @@ class Script:
 
     def _test(self, pieces: list[str], at: int) -> bool:
         """A test: of words, numbers, or files, which are guesses."""
-        self._doubts.clear()
-        self._empty.clear()
-        value, _ = self._joined(pieces)
-        if self._doubts:
+        self._tests.doubts.clear()
+        self._tests.empty.clear()
+        value, _ = self._tests.joined(pieces)
+        if self._tests.doubts:
             return bool(self._guess(at, int(value), (int(not value),)))
-        if self._empty and at in self.choices:
-            self.variables.values |= {name: f"{MARK}{name}{MARK}" for name in self._empty}
+        if self._tests.empty and at in self.choices:
+            self.variables.values |= {name: f"{MARK}{name}{MARK}" for name in self._tests.empty}
             return bool(self.choices[at])
-        if self._empty:
+        if self._tests.empty:
             self.guards[at] = not value
             self.open.append(at)
         return value
 
     def _counted(self, text: str, at: int) -> bool:
-        self._doubts.clear()
-        value = [self._known([self.variables.number(part)])[0] for part in text.split(",")][-1] not in ("", "0")
-        return bool(self._guess(at, int(value), (int(not value),))) if self._doubts else value
-
-    def _joined(self, pieces: list[str], signs: tuple[tuple[str, ...], ...] = _JOINTS) -> tuple[bool, list[str]]:
-        """Tests between the first signs, inside them those between the others; and the pieces behind."""
-        if not signs:
-            return self._single(pieces)
-        value, rest = self._joined(pieces, signs[1:])
-        while rest and rest[0] in signs[0]:
-            other, rest = self._joined(rest[1:], signs[1:])
-            value = value or other if "||" in signs[0] else value and other
-        return value, rest
-
-    def _single(self, pieces: list[str]) -> tuple[bool, list[str]]:
-        if not pieces:
-            return False, []
-        if pieces[0] == "!" and len(pieces) > 1:
-            value, rest = self._single(pieces[1:])
-            return not value, rest
-        if pieces[0] in ("(", "\\("):
-            value, rest = self._joined(pieces[1:])
-            return value, rest[1:]
-        sign = pieces[1] if len(pieces) > 2 else ""
-        if sign in ("=", "==", "!=", "=~", "<", ">", "\\<", "\\>", *_NUMERIC):
-            left, right = self._known([self.variables.text(pieces[0]), self.variables.text(pieces[2])])
-            return self._compared(left, sign.lstrip("\\"), right), pieces[3:]
-        if len(pieces) > 1 and pieces[0] in ("-z", "-n"):
-            text = self.variables.text(pieces[1])
-            if OUTPUT in text and UNSET.search(text):
-                self._known([text])
-            self._empty += [] if UNSET.sub("", text) else re.findall(r"\$\{?([A-Za-z_]\w{0,80})", pieces[1])
-            return bool(UNSET.sub("", text)) is (pieces[0] == "-n"), pieces[2:]
-        if len(pieces) > 1 and pieces[0] == "-v":
-            return not UNSET.search(self.variables.value(self.variables.text(pieces[1]))), pieces[2:]
-        if len(pieces) > 1 and pieces[0] in _FILE_TESTS:
-            self._doubts.append(f"[ {pieces[0]} {short(self.variables.text(pieces[1]))} ]")
-            return False, pieces[2:]
-        return bool(self._known([self.variables.text(pieces[0])])[0]), pieces[1:]
-
-    def _compared(self, left: str, sign: str, right: str) -> bool:
-        if sign in _NUMERIC:
-            return self.variables.number(f"({left or 0}) {_NUMERIC[sign]} ({right or 0})") == "1"
-        if sign == "=~":
-            try:
-                return bool(_SAFE_PATTERN.fullmatch(right) and re.search(right, left[:200])) or right in left
-            except re.error:
-                return right in left
-        if sign in ("<", ">"):
-            return left < right if sign == "<" else left > right
-        return fnmatch.fnmatchcase(left, right) is (sign != "!=")
+        self._tests.doubts.clear()
+        value = [self._tests.known([self.variables.number(part)])[0] for part in text.split(",")][-1] not in ("", "0")
+        return bool(self._guess(at, int(value), (int(not value),))) if self._tests.doubts else value
 
     def written(self, name: str) -> str:
         """The text that the script writes into a file (`cat > FILE <<EOF`), variables filled in; empty where none."""
@@ -482,9 +423,24 @@ class Script:
         if words[:2] == ["printf", "-v"]:
             self.variables.values[words[2]] = words[3].replace("%s", words[4], 1) if len(words) > 4 else ""
             return True
-        text = output_of(words, self._said, self.variables.number)
+        text = output_of(words, self._said, self.variables.number, self._beside)
         self._said += [text] if text is not None else []
         return text is not None
+
+
+_OF_TEXT = ("--wrap", "--command", "--commandline", "--cmd", "-c")
+"""Options of schedulers and clouds (Slurm, NGC, gcloud) whose value is a script."""
+_RUNS = re.compile(r"(?:^|[\s;&|/(])(?:python[\d.]{0,4}|torchrun|deepspeed|accelerate|colossalai|bash|srun)\s")
+
+
+def _text_run(words: list[str], i: int) -> str:
+    """The script that an option at a place has as its value, or `ssh` as its last word; empty where there is none."""
+    option, equals, value = words[i].partition("=")
+    text = value if equals else words[i + 1] if i + 1 < len(words) else ""
+    is_code = option == "-c" and (not i or words[i - 1].rsplit("/")[-1].startswith("python"))
+    if option in _OF_TEXT and not is_code and _RUNS.search(text):
+        return text
+    return words[-1] if words[i] == "ssh" and " " in words[-1] and _RUNS.search(words[-1]) else ""
 
 
 def _script_run(words: list[str], i: int) -> list[str]:
@@ -495,13 +451,8 @@ def _script_run(words: list[str], i: int) -> list[str]:
         options = [n for n, one in enumerate(rest[:-1]) if one == "--" and rest[n + 1].startswith("-")]
         rest = rest[: options[0]] if options else rest  # behind them those of another launcher
         named = rest[next((n for n, one in enumerate(rest) if one.endswith((".sh", ".slurm", ".sbatch"))), len(rest)) :]
-        return named or (plain if words[i] == "sbatch" else [])
+        return named or (plain if words[i] == "sbatch" and "--wrap" not in rest else [])
     return plain if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
-
-
-def short(text: str) -> str:
-    """A command in one short line, for a message."""
-    return " ".join(UNSET.sub(r"$\1", text).split())[:60]
 
 
 def slurm(text: str) -> dict[str, str]:

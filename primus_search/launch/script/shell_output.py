@@ -4,12 +4,29 @@ output_of(["basename", "a/b.sh", ".sh"], [], number)     # "b"
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
+from primus_search.base.errors import InputError
+from primus_search.files.source import parse
 
-def output_of(words: list[str], piped: list[str], number: Callable[[str], str]) -> str | None:
-    """The text that a command writes; None where only a run has it. `piped`: texts before it, of which it takes one."""
+
+def _field_of(path: str, text: str | None) -> str | None:
+    """The value of `.a.b` in a YAML or JSON text; None where it has none."""
+    try:
+        found = parse(text or "", "").data
+    except InputError:
+        return None
+    for part in path[1:].split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return None if found is None or isinstance(found, Mapping) else str(found)
+
+
+def output_of(
+    words: list[str], piped: list[str], number: Callable[[str], str], read: Callable[[str], str | None]
+) -> str | None:
+    """The text that a command writes; None where only a run has it. `piped`: texts before it, of which it takes one;
+    `read` gives the text of a file by its name."""
     name, rest = words[0], [word for word in words[1:] if word not in ("-n", "-e", "--", "-P", "-L")]
     first, last = (rest[0], rest[-1]) if rest else ("", "")
     text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": "."}.get(name)
@@ -27,6 +44,8 @@ def output_of(words: list[str], piped: list[str], number: Callable[[str], str]) 
         sign = re.search(r"-d ?(\S)", " ".join(rest))
         parts = piped.pop().split(sign[1] if sign else "\t")
         text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
+    elif name in ("yq", "jq") and (path := next((word for word in rest if re.fullmatch(r"(?:\.\w{1,80})+", word)), "")):
+        text = _field_of(path, read(last))
     elif name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", one) for one in rest):
         ends = [1, *map(int, rest)] if len(rest) == 1 else [*map(int, rest)]
         step = ends[1] if len(ends) == 3 else 1
