@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from primus_search.files.hardware_files import load_hardware
+from primus_search.files.search_path import FileKind, names
 from primus_search.models.tokenizers import model_of_tokenizer
 from tools.framework_imports import StandIns
 
@@ -22,7 +24,7 @@ BRIDGE = "megatron.bridge"
 PRECISIONS = f"{BRIDGE}.training.mixed_precision"
 SECTIONS = (PRECISIONS, f"{BRIDGE}.training.comm_overlap")
 REAL = (
-    *SECTIONS, f"{BRIDGE}.utils.cuda_graph",
+    *SECTIONS, f"{BRIDGE}.utils.cuda_graph", f"{BRIDGE}.training.flex_dispatcher_backend",
     f"{BRIDGE}.models.deepseek.deepseek_v4_bridge", f"{BRIDGE}.recipes", f"{BRIDGE}.perf_recipes",
     f"{BRIDGE}.diffusion.recipes", f"{BRIDGE}.peft.lora",
 )  # fmt: skip
@@ -61,12 +63,6 @@ class Held(metaclass=Class):
     def __call__(self, *given: Any, **_: Any) -> Any:
         return given[0] if given and callable(given[0]) else Held()
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter((Held(), Held()))
-
-    def __ge__(self, _: object) -> bool:
-        return True
-
     def __len__(self) -> int:
         return 0
 
@@ -82,6 +78,7 @@ def provider(hub: str) -> Any:
     sizes |= {"context_parallel_size": 1, "tensor_model_parallel_size": 1}
     if model is not None:
         sizes |= {"num_layers": model.num_layers, "mtp_num_layers": model.num_mtp_layers or None}
+        sizes["num_moe_experts"] = model.moe and model.moe.num_experts
     return Class("GPTModelProvider", (Held,), sizes)()
 
 
@@ -130,8 +127,10 @@ def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
         for path in sorted((source / "megatron" / "bridge" / folder).rglob("*.py")):
             module = ".".join(path.relative_to(source).with_suffix("").parts)
             for name in recipe_names(ast.parse(path.read_text(encoding="utf-8"))):
+                recipe = getattr(importlib.import_module(module), name)
+                sys.modules["torch"].cuda = on_device(recipe.__name__)
                 try:
-                    made = getattr(importlib.import_module(module), name)()
+                    made = recipe()
                 except (NotImplementedError, TypeError) as why:
                     print(f"left out {name}: {why}", file=sys.stderr)
                     continue
@@ -140,6 +139,14 @@ def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
                 if folder == "perf_recipes":  # started on mock data with full rows (scripts/training/run_recipe.py)
                     vars(made.dataset).pop("enable_offline_packing", None)
                 yield name, made
+
+
+def on_device(recipe: str) -> Held:
+    """The torch.cuda of the device in the name of a recipe, of an H100 where it names none."""
+    name = next((one for one in recipe.split("_") if one in names(FileKind.HARDWARE)), "h100")
+    gpu = Held(major=load_hardware(name).accelerator.capability, name=f"NVIDIA {name.upper()}")
+    asked = {"get_device_properties": lambda _: gpu, "get_device_capability": lambda: (gpu.major, 0)}
+    return Held(is_available=lambda: True, **asked)
 
 
 def recipe_names(tree: ast.Module) -> Iterator[str]:

@@ -296,3 +296,19 @@ def test_a_recipe_is_a_baseline_by_its_name() -> None:
     must_be_readable(Path("llama3_8b_pretrain_8gpu_h100_fp8cs_config"))
     with pytest.raises(InputError, match="no such file, and no recipe of Megatron-Bridge; did you mean 'llama3_8b_"):
         must_be_readable(Path("llama3_8b_pretrain_8gpu_h100_fp8xs"))
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "fused"),
+    [
+        ("deepseek_v3_pretrain_1024gpu_h100_bf16", "hybridep", None),
+        ("deepseek_v3_pretrain_256gpu_gb200_bf16", "hybridep", None),
+        ("deepseek_v2_pretrain_128gpu_h100_bf16", "stack", None),
+        ("deepseek_v4_flash_pretrain_32gpu_h100_bf16", "stack", False),
+        ("deepseek_v4_flash_pretrain_64gpu_gb200_bf16", "hybridep", True),
+    ],
+)
+def test_what_a_recipe_asks_its_device_is_answered(name: str, backend: str, fused: bool | None) -> None:
+    """training/flex_dispatcher_backend.py, where a recipe calls it, and what models/deepseek of V4 has on Blackwell."""
+    assert start(Path(f"{name}_config"), "", 0).experiment.row["dispatch_backend"] == backend
+    assert recipes()[name].settings.get("use_fused_mhc") == fused
