@@ -26,8 +26,7 @@ from primus_search.cost.laws.measured_correction import measured_over_law
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.values.candidates import Floats, Fp8
 from primus_search.values.machine.accelerator import Accelerator, AttentionKernel
-
-UNFUSED = "unfused"
+from primus_search.values.machine.stack import UNFUSED
 
 # Backward recomputes the scores and forms dV, dP, dQ, dK: five products against two (FlashAttention, arXiv:2205.14135).
 BACKWARD_FLOPS = 2.5

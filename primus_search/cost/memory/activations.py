@@ -19,7 +19,7 @@ from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, M
 from primus_search.cost.parts.mixer_operations import is_plain_attention
 from primus_search.space.memo import in_order
 from primus_search.values.candidates import INNER_RANKS, Bools, Candidates, CpComm, Floats, Offload, Recompute
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import UNFUSED, Stack
 from primus_search.values.model import LayerKind, Mixer, Model, NoFeedForward, NoMixer
 
 OFFLOADED_BY: dict[str, Offload] = {
@@ -43,9 +43,6 @@ Source: Megatron-Core developer guide 0.19, Fine-Grained Activation Offloading.
 CLAMPED_STEPS = 3.0
 """Tensors that a clamped gated activation saves besides the activated gate when it runs step by step: gate and up
 clamped, up plus one. pytorch/torchtitan models/gpt_oss/model/moe.py, swiglu."""
-
-UNFUSED = "unfused"
-"""The attention kernel that stores its scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

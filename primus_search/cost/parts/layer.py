@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES
-from primus_search.cost.laws.attention import UNFUSED, AttentionCall, ForwardBackward, attention_s
+from primus_search.cost.laws.attention import AttentionCall, ForwardBackward, attention_s
 from primus_search.cost.laws.expert_products import expert_precision
 from primus_search.cost.laws.gemm import operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, stream_s
@@ -54,7 +54,7 @@ from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
 from primus_search.values.job import Job
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import UNFUSED, Stack
 from primus_search.values.model import LayerKind, Model, NoFeedForward
 from primus_search.values.workload import Workload
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP32_BYTES
-from primus_search.cost.laws.attention import UNFUSED, AttentionCall, attention_s
+from primus_search.cost.laws.attention import AttentionCall, attention_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.parts.operations import (
     ROWS,
@@ -27,7 +27,7 @@ from primus_search.cost.parts.operations import (
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.machine.accelerator import Accelerator
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import UNFUSED, Stack
 from primus_search.values.model import (
     Attention,
     CompressedAttention,

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES
-from primus_search.cost.laws.attention import UNFUSED, attention_s
+from primus_search.cost.laws.attention import attention_s
 from primus_search.cost.laws.collectives import Group, all_reduce_s
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import mlp_operations, norm_operations, projections
@@ -22,6 +22,7 @@ from primus_search.cost.parts.mixer_operations import attention_family
 from primus_search.cost.parts.operations import Call, LinearOp, Module, Operation, Part, Pass, Work, tallied
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
+from primus_search.values.machine.stack import UNFUSED
 from primus_search.values.model import Tower, encoder_model
 
 

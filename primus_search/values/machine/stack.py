@@ -18,6 +18,9 @@ from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.machine.kept_memory import KeptMemory
 from primus_search.values.model import Model
 
+UNFUSED = "unfused"
+"""The family of attention kernels that stores its scores."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
