@@ -22,6 +22,12 @@ KEYS = ROOT / "spaces" / "keys"
 
 
 @pytest.mark.parametrize("name", RELEASES)
+def test_what_a_contract_ignores_has_no_row_of_effects(name: str) -> None:
+    framework = load_framework(name)
+    assert sorted(framework.effects.keys() & framework.ignored) == []
+
+
+@pytest.mark.parametrize("name", RELEASES)
 def test_every_argument_of_a_release_has_a_verdict(name: str) -> None:
     found = verdicts(name, settings_of(name, RELEASES[name]))
     assert [key for key, kind in found.items() if not kind] == []
