@@ -12,7 +12,17 @@ from itertools import groupby
 from typing import Any
 
 from primus_search.files.known_keys import key_table
-from primus_search.values.model import Attention, GatedDeltaNet, LatentMixer, LayerKind, Mamba2, Model, NoMixer
+from primus_search.models.families.megatron_hybrid import COMPRESSED_TYPE
+from primus_search.values.model import (
+    Attention,
+    CompressedAttention,
+    GatedDeltaNet,
+    LatentMixer,
+    LayerKind,
+    Mamba2,
+    Model,
+    NoMixer,
+)
 
 HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 """The stack that `hybrid_layer_pattern` builds; 0.20 keeps the name for that of core/models/hybrid."""
@@ -173,7 +183,9 @@ def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> di
 
     They stand in for a Primus preset that an experiment names when no Primus checkout is at hand.
     """
-    given = model_arguments(model, stages=["t" * model.num_layers]) if settings is None else settings
+    given = settings
+    if given is None:
+        given = model_arguments(model, stages=["t" * model.num_layers]) | _compressed(model)
     keys = {key: value for key, value in given.items() if key != "no_rope_fusion"}
     keys |= {"padded_vocab_size": model.vocab_size, "untie_embeddings_and_output_weights": not model.is_tied}
     keys |= {"add_bias_linear": model.has_linear_bias, "swiglu": given.get("swiglu", False)}
@@ -183,6 +195,17 @@ def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> di
         lists = {pattern(_every(n, first, model.num_layers)): n for n in range(8, 0, -1)}
         keys |= {key: lists.get(str(keys[key]), keys[key])} if key in keys else {}
     return keys
+
+
+def _compressed(model: Model) -> dict[str, Any]:
+    """Keys of Primus' model files for DeepSeek-V4's attention and hyper-connections, of which Megatron has none."""
+    mixers = [one for one in map(model.mixer, model.layers) if isinstance(one, CompressedAttention)]
+    if not mixers:
+        return {}
+    indexed = next((one for one in mixers if one.top_k), mixers[0])
+    settings = sizes("compressed", indexed) | sizes("compressed_indexer", indexed)
+    layers: dict[str, Any] = {"compress_ratios": [one.ratio for one in mixers], "hc_mult": model.hyper_streams}
+    return settings | layers | {"model_type": COMPRESSED_TYPE}
 
 
 EVERY = {"moe_layer_freq": True, "window_attn_skip_freq": False, "linear_attention_freq": False}

@@ -15,7 +15,7 @@ Every key is read, or listed in `spaces/keys/megatron.yaml` as one that decides 
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from primus_search.models.model_constants import of_megatron
 from primus_search.models.presets import presets
 from primus_search.models.tokenizers import vocabulary_of
 from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
+from primus_search.values.model.shape import shape
 
 PARENT_KEYS = ("extends", "bases", "includes")
 OWN_KEYS = (*PARENT_KEYS, "modules", "ffn_hidden_size", "num_query_groups", "kv_channels", "tokenizer_type", "swiglu")
@@ -236,8 +237,16 @@ def _preset_of(name: str) -> Model | None:
     stem = Path(name).name.removesuffix(".yaml").lower()
     shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
     found = presets().get(shapes.get(stem, stem))
-    is_named = found is not None and found.model.is_uniform and found.model.num_norms == 2
-    return found.model if found and is_named else None
+    return found.model if found and _is_said(found.model) else None
+
+
+def _is_said(model: Model) -> bool:
+    """Whether the keys of a model file say all of a model."""
+    try:
+        read = from_document(Document("keys", megatron_keys(model)), Path("keys"))
+    except InputError:
+        return False
+    return shape(replace(read, head_dim=model.head_dim)) == shape(model)
 
 
 def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:

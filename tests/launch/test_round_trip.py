@@ -18,6 +18,7 @@ from primus_search.launch.read.megatron import canonical
 from primus_search.launch.workload_settings import unwritten, workload_settings, workload_values
 from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
 from primus_search.launch.write.launch_files import launch_files
+from primus_search.launch.write.primus import NO_BIAS
 from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
 from primus_search.values.layout import Layout
@@ -56,15 +57,19 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
     wanted = expected(job)
+    own = job.cluster.stack.communication.cp_comm  # of the stack, or named: model files of Primus name it
+    wanted["cp_comm"], row["cp_comm"] = (own if one["cp_comm"] == "stack" else one["cp_comm"] for one in (wanted, row))
     wrong = [f"{axis}: {row[axis]} for {wanted[axis]}" for axis in wanted if row[axis] != wanted[axis]]
     if (found.seq_length, found.global_batch_size) != (job.workload.seq_length, job.workload.global_batch_size):
         wrong.append("workload")
     if found.model is None:
         return [*wrong, "no model"]
+    text = "\n".join(texts.values())
+    if NO_BIAS in text:
+        job = replace(job, model=without_bias(job.model))
     if nameless(found.model) != nameless(job.model):
         wrong.append(f"model: {found.model}")
-    text = "\n".join(texts.values())
-    named = re.findall(r"^# Edit: (.* of the (?:model|MLP): .*)$", text, re.MULTILINE)
+    named = re.findall(r"^(?:# )?Edit: (.* of the (?:model|MLP): .*)$", text, re.MULTILINE)
     wrong += sorted({*named} ^ {*unsaid_constants(job.model, found.model)})  # a person sets what no setting says
     sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", text)))
     return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
@@ -81,6 +86,11 @@ def figures_differ(job: LaunchJob, begun: Start, sets: list[str]) -> list[str]:
         for name, (a, b) in pairs.items()
         if b.total[0] != pytest.approx(a.total[0], rel=1e-9)
     ]
+
+
+def without_bias(model: Model) -> Model:
+    """A model whose router has no bias, which DeepSeek-V4's file says under Edit."""
+    return replace(model, moe=model.moe and replace(model.moe, has_router_bias=False, is_router_bias_buffer=False))
 
 
 def nameless(model: Model) -> Model:
@@ -166,6 +176,27 @@ def test_a_job_of_images_is_refused_with_the_framework_that_starts_it(framework:
         Inexpressible, match=r"starts no tower of this model; Megatron-Bridge does \(--framework nemo\)"
     ):
         launch_files(job)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nemo"])
+def test_a_file_that_its_framework_refuses_is_not_written(framework: str) -> None:
+    """Dropout of recomputed attention in a graph: TransformerConfig of core 0.16 and 0.20."""
+    space = make_space({"model": "mixtral_8x7b", "hardware": "h100", "nodes": 2, "framework": framework,
+                        "workload": {"seq_length": 4096, "global_batch_size": 64},
+                        "space": {"recompute": "selective", "cuda_graph": "partial"}})  # fmt: skip
+    job = next(jobs(space, 1))
+    assert launch_files(job).texts
+    drops = with_numbers(job.cluster.stack, {"has_score_dropout": True})
+    with pytest.raises(Inexpressible, match="recomputed attention in a graph has no dropout"):
+        assert launch_files(replace(job, cluster=replace(job.cluster, stack=drops))).texts
+
+
+def test_an_experiment_of_primus_own_model_file_is_read_without_it(tmp_path: Path) -> None:
+    """Layers of other kinds than Megatron's (deepseek_v4_flash.yaml), which the preset of the name has."""
+    space = make_space({"model": "deepseek_v4_flash", "hardware": "mi355x", "nodes": 8, "framework": "primus",
+                        "workload": {"seq_length": 4096, "global_batch_size": 256}})  # fmt: skip
+    drawn = RandomJob(job=next(jobs(space, 1)), lengths=tmp_path, recipe="", hardware="mi355x")
+    assert differences(drawn, tmp_path) == []
 
 
 def test_a_loss_in_pieces_beside_prediction_layers_is_refused() -> None:

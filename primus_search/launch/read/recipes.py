@@ -110,7 +110,7 @@ def of_recipe(
     changed, _ = translated(framework, one.overrides)
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
-    kept = {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
+    kept = unchanged(recipe, changed)
     other = _other_stages({**kept, **changed}) if LAYOUT in kept else ""
     kept |= {LAYOUT: None} if other else {}
     model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
@@ -140,6 +140,12 @@ def _other_stages(settings: Settings) -> str:
         f"{LAYOUT} = none: the recipe's has {stages} stages, the command PP {pp or 1} x VPP {vpp}, as releases of "
         "Megatron-Bridge before it had them; v0.6.0 refuses the pair"
     )
+
+
+def unchanged(recipe: Recipe, changed: Settings) -> dict[str, Any]:
+    """The settings of a recipe that `changed`, in the words of the contract, leaves."""
+    framework = load_framework("nemo")
+    return {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
 
 
 def mode_of(name: str) -> str:

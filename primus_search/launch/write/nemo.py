@@ -17,12 +17,12 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
-from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes
+from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes, unchanged
 from primus_search.launch.write.job import Inexpressible, LaunchJob
-from primus_search.launch.write.megatron import arguments_of, candidate_settings, edits, model_settings
+from primus_search.launch.write.megatron import arguments_of, candidate_settings, edits, model_settings, must_start
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
-from primus_search.models.megatron_arguments import model_arguments
+from primus_search.models.megatron_arguments import megatron_keys, model_arguments
 from primus_search.models.tokenizers import models_of_tokenizers
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
@@ -219,11 +219,14 @@ def files(job: LaunchJob) -> dict[str, Text]:
     found = difference(job) if job.recipe else overrides(job)
     mode = _mode(job)
     dataset = job.framework.options["tuned" if mode else "dataset"]
-    own: Settings = recipes()[_named(job)].settings if job.recipe else {}
+    recipe = recipes()[_named(job)] if job.recipe else Recipe("", {})
+    own = recipe.settings
     if mode and not dataset and not job.workload.image_tokens and own.get("enable_offline_packing", not job.recipe):
         found |= argument_table("nemo")["unpacked"]
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
-    packed = {**own, **{key.rpartition(".")[2]: value for key, value in found.items()}}
+    laid = {key.rpartition(".")[2]: value for key, value in found.items()}
+    packed, changed = {**own, **laid}, translated(job.framework, laid)[0]
+    must_start(job, megatron_keys(job.model) | unchanged(recipe, changed) | changed | candidate_settings(job))
     values: dict[str, Any] = {
         "packed": packed if job.recipe else None,
         "words": [shlex.quote(f"{_key(name)}={text}") for name, value in found.items() for text in _texts(name, value)],

@@ -8,12 +8,13 @@ from typing import Any
 
 from primus_search.files.source import written
 from primus_search.launch.adapters import adapter_settings
+from primus_search.launch.decided import resting_settings
 from primus_search.launch.write.job import LaunchJob
-from primus_search.launch.write.megatron import candidate_settings, edits, model_settings
+from primus_search.launch.write.megatron import candidate_settings, edits, model_settings, must_start
 from primus_search.launch.write.shell import Text, argument_table, launch_file, safe_name
 from primus_search.models.families.megatron_hybrid import COMPRESSED_TYPE
 from primus_search.models.layer_pattern import layer_pattern
-from primus_search.models.megatron_arguments import constant_settings, padding_multiple, routing_settings
+from primus_search.models.megatron_arguments import constant_settings, megatron_keys, padding_multiple, routing_settings
 from primus_search.models.registered import registered_model
 from primus_search.values.model import CompressedAttention, Model
 
@@ -61,7 +62,8 @@ def experiment(job: LaunchJob) -> Text:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
     name = safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
-    sizes = _constants(job) if own else _sizes(job)
+    resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)  # what its model files set
+    sizes = resting | _constants(job) if own else _sizes(job)
     has_text = job.model.adapters is not None
     training: dict[str, Any] = (
         {}
@@ -70,11 +72,13 @@ def experiment(job: LaunchJob) -> Text:
     )
     training |= argument_table("training") | {"finetune": False, "disable_last_saving": True, "lr_decay_iters": None}
     tuned = nested(adapter_settings(job.framework, job.workload))
+    laid = sizes | overrides(job) | training
+    must_start(job, megatron_keys(job.model) | laid)
     module = {
         "framework": "megatron",
         "config": "sft_trainer.yaml" if tuned else "pre_trainer.yaml",
         "model": own or PLAIN_MODEL,
-        "overrides": sizes | overrides(job) | training | tuned,
+        "overrides": laid | tuned,
     }
     data = {
         "work_group": "${PRIMUS_TEAM:amd}",
