@@ -42,6 +42,15 @@ class CallRecord:
     def part(self, name: str) -> Any:
         return self.fields.setdefault(name, CallRecord())
 
+    def at(self, path: str, default: Any = None) -> Any:
+        """What is set below it by a dotted name."""
+        part: Any = self
+        for step in path.split("."):
+            if not isinstance(part, CallRecord) or step not in part.fields:
+                return default
+            part = part.fields[step]
+        return part
+
 
 @dataclass(frozen=True, slots=True)
 class Name:

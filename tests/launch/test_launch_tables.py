@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from primus_search.files.known_keys import key_table
-from primus_search.launch.read import torchtitan_models
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.models import torchtitan_arguments
 from primus_search.models.model_files import load_model
 
 SAME = {
@@ -32,7 +32,7 @@ SAME = {
 
 @pytest.mark.parametrize("flavor", SAME)
 def test_a_flavor_has_the_parameters_of_the_model_it_is(flavor: str) -> None:
-    found, published = torchtitan_models.flavor(flavor), load_model(SAME[flavor])
+    found, published = torchtitan_arguments.flavor(flavor), load_model(SAME[flavor])
     assert found is not None
     assert found[0].total_params == pytest.approx(published.total_params, rel=1e-5)
     assert found[0].active_params == pytest.approx(published.active_params, rel=1e-4)
@@ -51,7 +51,7 @@ def test_a_job_file_of_every_flavor_is_read_whole(family: str, tmp_path: Path) -
 
 
 def test_a_flavor_of_another_release_that_names_its_kernel_is_that_of_its_sizes() -> None:
-    found, usual = torchtitan_models.flavor("llama3:70B_flex_flash"), torchtitan_models.flavor("llama3:70B")
+    found, usual = torchtitan_arguments.flavor("llama3:70B_flex_flash"), torchtitan_arguments.flavor("llama3:70B")
     assert found and usual and found[1] == "flex_flash"
     assert replace(found[0], name="") == replace(usual[0], name="")
 

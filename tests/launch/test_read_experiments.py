@@ -10,11 +10,12 @@ import tomli_w
 
 from primus_search.base.errors import InputError
 from primus_search.files.argument_tables import arguments
+from primus_search.files.dotted_keys import nested
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read import torchtitan as reading
 from primus_search.launch.read.experiments import is_experiment, read_experiment
-from primus_search.launch.write import shell, torchtitan
+from primus_search.launch.write import shell
 from primus_search.learning.started_experiment import fewest_nodes, start
 from primus_search.models.megatron_yaml import readable_keys
 from primus_search.models.model_files import load_model
@@ -238,7 +239,7 @@ def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
 
     def seen(changes: dict[str, Any]) -> Any:
-        path.write_text(tomli_w.dumps(torchtitan.nested(TITAN_BASE | changes)))
+        path.write_text(tomli_w.dumps(nested(TITAN_BASE | changes)))
         return what_is_read(path)
 
     keys = keys_of(load_framework("torchtitan@0.2.2")) | {key: [] for key in reading.READ}
@@ -248,7 +249,7 @@ def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["training.local_batch_size", "parallelism.data_parallel_replicate_degree"])
 def test_a_count_of_nothing_is_refused_by_its_key(key: str, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
-    path.write_text(tomli_w.dumps(torchtitan.nested(TITAN_BASE | {key: 0})))
+    path.write_text(tomli_w.dumps(nested(TITAN_BASE | {key: 0})))
     assert f"{key.rpartition('.')[2]}: 0 is out of range" in what_is_read(path)
 
 

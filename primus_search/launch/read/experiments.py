@@ -18,11 +18,11 @@ from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read import torchtitan
 from primus_search.launch.read.launcher_documents import ENDS
 from primus_search.launch.read.launchers import NotModelled, launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
@@ -142,5 +142,5 @@ CONFIGURES = re.compile(
 
 
 def _job_file(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:
-    given = torchtitan.flattened(tomllib.loads(text)) | flags_of(JOB_FILES, flags)
+    given = flattened(tomllib.loads(text)) | flags_of(JOB_FILES, flags)
     return of_torchtitan(path, given, world, model, load_framework(JOB_FILES))

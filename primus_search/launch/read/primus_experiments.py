@@ -15,13 +15,13 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.source import Document, parse, plain, read, shown
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
-from primus_search.launch.read import torchtitan
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_models import as_script_text
 from primus_search.launch.read.launcher_table import launchers
@@ -118,7 +118,7 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
     lora = keys_of(framework)
-    tuning = tuning_in(torchtitan.flattened(filled(document, overrides)), lora)
+    tuning = tuning_in(flattened(filled(document, overrides)), lora)
     sections = {key.partition(".")[0] for key in lora.read}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
@@ -149,11 +149,11 @@ def _given_to_back_end(
     """The settings of a back end, those of its model file below; and the name of that file."""
     name = str(filled(document, module.get("model", "")))
     file = look_up(name, path.parent, os.environ, folder)
-    given = torchtitan.flattened(filled(document, module.get("overrides") or {}))
+    given = flattened(filled(document, module.get("overrides") or {}))
     if file is not None:
         body = read(file)
         must_be_mapping(body, body.data, ())
-        given = torchtitan.flattened(filled(body, body.data)) | given
+        given = flattened(filled(body, body.data)) | given
     given.pop("extends", None)
     return given, name
 

@@ -13,27 +13,6 @@ from primus_search.values.layout import Layout
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
 
-
-def flattened(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in tables.items():
-        found |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested tables."""
-    tables: dict[str, Any] = {}
-    for key, value in settings.items():
-        *path, name = key.split(".")
-        table = tables
-        for part in path:
-            table = table.setdefault(part, {})
-        table[name] = value
-    return tables
-
-
 ORDER_FILE = "parallelism.pipeline_parallel_schedule_csv"
 """The file of a pipeline order; beside it the schedule's name decides where stages live."""
 COMPILE, COMPONENTS = "compile.enable", "compile.components"

@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.torchtitan import flattened
 from primus_search.launch.read.torchtitan_config import RELEASE, flags_of, of_configuration
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
 from primus_search.launch.script import bash

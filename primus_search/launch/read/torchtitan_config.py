@@ -15,19 +15,18 @@ from typing import Any
 
 from primus_search.base.errors import Problem
 from primus_search.files.argument_tables import arguments
+from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import key_table
-from primus_search.files.python_calls import EVERY, CallRecord, Name, PythonModule, Unknown
+from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read import torchtitan_models
-from primus_search.launch.read.torchtitan import CLASSED, READ, flattened, nested
+from primus_search.launch.read.torchtitan import CLASSED, READ
 from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
 from primus_search.launch.refusals import typed
+from primus_search.models.torchtitan_builders import built_model
 from primus_search.values.model import Model
 
 RELEASE = "torchtitan@0.3.0"
-BUILDERS = "torchtitan_builders"
 REGISTRY = "model_registry"
 LONGEST = "max_seq_len"
 OF_LENGTH = f"layers.attention.rope.{LONGEST}"
@@ -52,8 +51,8 @@ def of_configuration(
     loaded, problem = (model, "") if model else _model(module, config, settings)
     read = of_torchtitan(path, settings, world, loaded, load_framework(RELEASE))
     read = replace(read, model_problems=(Problem(shown(path), problem),)) if problem else read
-    longest = _set(config, f"model_spec.model.{OF_LENGTH}")
-    return read if longest is UNSET or not read.written else replace(read, written={**read.written, LONGEST: longest})
+    longest = config.at(f"model_spec.model.{OF_LENGTH}")
+    return replace(read, written={**read.written, LONGEST: longest}) if longest and read.written else read
 
 
 def functions_of(module: PythonModule) -> list[str]:
@@ -188,53 +187,6 @@ def _changed(part: Any, above: str = "") -> Iterator[str]:
             yield from _changed(value, f"{above}{key}.")
         else:
             yield above + key
-
-
-def built_model(made: CallRecord) -> Model | None:
-    """The model of a class of torchtitan whose layers one of its own functions makes; None for another."""
-    layers = made.fields.get("layers")
-    table = key_table(BUILDERS).get(layers.last) if isinstance(layers, CallRecord) else None
-    if table is None or not isinstance(layers, CallRecord):
-        return None
-    fields: dict[str, Any] = {
-        **table.get("usual", {}),
-        **table.get("fixed", {}),
-        "vocab_size": made.fields["vocab_size"],
-    }
-    fields["enable_weight_tying"] = made.fields.get("enable_weight_tying", False)
-    fields |= {path: layers.fields[key] for key, path in table["arguments"].items() if key in layers.fields}
-    rope = layers.fields.get("rope")
-    turned = rope.fields if isinstance(rope, CallRecord) else {}
-    stretched = turned.get("scaling", "none") != "none"
-    fields |= {p: turned[k] for k, p in table["rope"].items() if k in turned and (k == "theta" or stretched)}
-    if not stretched:
-        fields |= {"rope_scaling_args.scaling_factor": 1.0} if table["family"] == "llama3" else {}
-        fields |= {"rope_factor": 1.0} if "rope_factor" in table["rope"] else {}
-    edits = {**table.get("edits", {}), "attention.qk_norm": "qk_norm"}
-    fields |= {path: value for key, path in edits.items() if (value := _set(layers, key)) is not UNSET}
-    fields["qk_norm"] = fields.get("qk_norm") is True
-    shared = _set(layers, "moe.shared_experts")
-    if isinstance(shared, CallRecord):
-        fields["moe_args.num_shared_experts"] = shared.fields["hidden_dim"] // fields["moe_inter_dim"]
-    norms = next(
-        (one for key, one in made.fields.items() if key.startswith(f"{EVERY}RMSNorm") or "RMSNorm" in key), None
-    )
-    if isinstance(norms, CallRecord) and "eps" in norms.fields:
-        fields["norm_eps"] = norms.fields["eps"]
-    return torchtitan_models.model_of(table["family"], nested(fields))
-
-
-UNSET = object()
-
-
-def _set(call: CallRecord, path: str) -> Any:
-    """What is set below a call by its dotted name; UNSET where nothing is."""
-    part: Any = call
-    for step in path.split("."):
-        if not isinstance(part, CallRecord) or step not in part.fields:
-            return UNSET
-        part = part.fields[step]
-    return part
 
 
 # --- the JSON of a job ------------------------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from primus_search.files.source import shown
 from primus_search.launch.adapters import LoraKeys, tuning_in
 from primus_search.launch.contract import translated
 from primus_search.launch.experiment import Experiment, experiment_of
-from primus_search.launch.read import torchtitan, torchtitan_models
-from primus_search.launch.read.torchtitan_models import NAME, model_of_module
+from primus_search.launch.read import torchtitan
 from primus_search.launch.world import World
+from primus_search.models import torchtitan_arguments
 from primus_search.models.megatron_yaml import PRESET_FOLDER
 from primus_search.models.model_files import load_model
 from primus_search.models.presets import presets
 from primus_search.models.registered import model_called
+from primus_search.models.torchtitan_arguments import NAME, model_of_module
 from primus_search.values.machine.framework import NOTHING, Framework, Settings
 from primus_search.values.model import Model
 
@@ -81,7 +82,7 @@ def of_torchtitan(
     if torchtitan.is_budgeted(found):
         notes.append(f"{torchtitan.CHECKPOINTING}: memory budget (projected as {row['recompute']})")
     is_job_file = torchtitan.MODE in framework.defaults
-    registered = torchtitan_models.flavor(_flavor_name(found)) if is_job_file and not model else None
+    registered = torchtitan_arguments.flavor(_flavor_name(found)) if is_job_file and not model else None
     if registered and registered[1]:
         flavor = f"model.flavor: {found['model.flavor']}"
         notes.append(f"{flavor} ({flavor} (not priced: attention by {registered[1]} over packed documents))")
@@ -104,7 +105,7 @@ def _facts(model: Model, found: Settings) -> dict[str, Any]:
         "n_kv_heads": model.num_heads if model.latent else model.num_kv_heads,
         "is_tied": model.is_tied,
         "num_mtp_layers": model.num_mtp_layers,
-        "attn_type": torchtitan_models.kernel(_flavor_name(found)),
+        "attn_type": torchtitan_arguments.kernel(_flavor_name(found)),
         "non_blocking_capacity_factor": found.get("model_spec.non_blocking_capacity_factor"),
     }
 
@@ -171,7 +172,7 @@ def _imported(path: Path, found: Settings) -> Model | None:
 def flavored(framework: Framework, found: Settings) -> Model | None:
     """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
     name = _flavor_name(found)
-    registered = torchtitan_models.flavor(name)
+    registered = torchtitan_arguments.flavor(name)
     known = model_called(framework, name) or (registered and registered[0])
     predicted = found.get("model_spec.num_mtp_layers")
     return replace(known, num_mtp_layers=int(predicted)) if known and predicted else known

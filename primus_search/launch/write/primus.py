@@ -6,6 +6,7 @@ plain language model and writes every size. What Primus' defaults would set othe
 
 from typing import Any
 
+from primus_search.files.dotted_keys import nested
 from primus_search.files.source import written
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.decided import resting_settings
@@ -90,15 +91,6 @@ def experiment(job: LaunchJob) -> Text:
     own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
     lost, beside = ([NO_BIAS], sizes | {"model_type": COMPRESSED_TYPE}) if _is_compressed(job.model) else ([], {})
     return launch_file(job, "notes.txt", [*own_data, *lost, *edits(job, beside)], written(data), None if tuned else {})
-
-
-def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings of keys with a dot as sections."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        section, _, name = key.partition(".")
-        found.setdefault(section, {})[name] = value
-    return found
 
 
 def _constants(job: LaunchJob) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
+from primus_search.files.dotted_keys import nested
 from primus_search.launch.contract import settings_of
 from primus_search.launch.decided import deciding_settings
-from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE, nested
+from primus_search.launch.read.torchtitan import COMPILE, COMPONENTS, EXPERT_TP, HEADS, MODE, OPTION, ORDER_FILE
 from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.shell import Text, launch_file, safe_name

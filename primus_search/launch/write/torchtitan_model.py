@@ -2,18 +2,18 @@
 
 The specification reuses the classes of a family that torchtitan ships: Llama 3 and Qwen 3 for grouped-query attention,
 DeepSeek-V3 for latent attention, GPT-OSS for attention sinks. Its arguments are read back
-(`launch.read.torchtitan_models`): a part of the model that comes back as another is refused.
+(`models.torchtitan_arguments`): a part of the model that comes back as another is refused.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from primus_search.launch.read.torchtitan_models import model_of
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
 from primus_search.launch.write.shell import launch_file
 from primus_search.models.megatron_arguments import sizes
 from primus_search.models.registered import model_called, registered_model
+from primus_search.models.torchtitan_arguments import model_of
 from primus_search.values.machine.framework import Framework
 from primus_search.values.model import Model
 

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
-from primus_search.launch.read.torchtitan import LOSS, flattened, nested
-from primus_search.launch.read.torchtitan_models import MOE_ARGS, NAME, defaults_of, model_of
+from primus_search.launch.read.torchtitan import LOSS
 from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
 from primus_search.launch.write.shell import launch_file
 from primus_search.launch.write.torchtitan_model import family_of, flavor_of, refuse_lost_parts
+from primus_search.models.torchtitan_arguments import MOE_ARGS, NAME, defaults_of, model_of
+from primus_search.models.torchtitan_builders import BUILDERS
 from primus_search.values.model import Model
 
-BUILDERS = "torchtitan_builders"
 Fields = dict[str, Any]
 SECTIONS = ("training", "parallelism", "compile", "debug")
 """Parts of the configuration, each of the class of its name: TrainingConfig."""

@@ -11,11 +11,11 @@ import pytest
 
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
-from primus_search.launch.read.torchtitan_models import model_of, model_of_module
 from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
 from primus_search.launch.write.torchtitan_model import CLASSES, MODULE, flavor_of, model_file
 from primus_search.models.presets import load_preset, presets
 from primus_search.models.registered import model_called
+from primus_search.models.torchtitan_arguments import model_of, model_of_module
 from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 from tests.support.daily import TODAY_OR_ALL, drawn
