@@ -108,8 +108,10 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
 
 
 _NAME = re.compile(r"[A-Za-z_][\w-]*")
-_PATTERN = re.compile(r"(?:[a-z_*]+\.)*[a-z_*]+")
+_PATTERN = re.compile(r"(?:[a-z_*()|]+\.)*[a-z_*()|]+")
 """A pattern of modules that is the same in every layer."""
+_LAYER = re.compile(r"\[?\\d\]?\+|\[0-9\]\+")
+"""A number of a layer in a regular expression, whichever it is."""
 
 
 def _listed(key: str, value: Any) -> list[str]:
@@ -120,10 +122,12 @@ def _listed(key: str, value: Any) -> list[str]:
     names = value if isinstance(value, list | tuple) else re.split(r"[\s,]+", str(value).strip("[]() "))
     names = [str(one).strip("'\" ") for one in names if str(one).strip("'\" ")]
     found = list[str]()
-    for one in names:
-        tail = one.rpartition(".")[2]
-        of_hub = [name for name in HUB_NAMES if fnmatchcase(name, tail)]
-        matched = of_hub or [name for name in JOINT_STYLE if fnmatchcase(name, tail)]
+    for one in (_LAYER.sub("*", one).replace("\\.", ".") for one in names):
+        start, _, rest = one.rpartition(".")[2].partition("(")
+        either, _, end = rest.partition(")")
+        tails = [f"{start}{part}{end}" for part in either.split("|")]
+        of_hub = [name for tail in tails for name in HUB_NAMES if fnmatchcase(name, tail)]
+        matched = of_hub or [name for tail in tails for name in JOINT_STYLE if fnmatchcase(name, tail)]
         if not _NAME.fullmatch(one) and not (_PATTERN.fullmatch(one) and matched):
             raise ValueError(f"{key}: {one[:80]!r} is a pattern of layers; name modules (linear_qkv, q_proj ...)")
         found += [one] if _NAME.fullmatch(one) else matched

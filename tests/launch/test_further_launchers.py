@@ -187,6 +187,15 @@ def test_a_step_or_a_tuner_of_another_kind_is_refused_by_its_setting(tmp_path: P
         read_experiment(tmp_path / "tune.sh")
 
 
+def test_parts_of_a_job_that_are_not_modelled_are_refused_by_their_setting(tmp_path: Path) -> None:
+    hetero = "system: {tensor_model_parallel_size: 4}\nmodel: {num_layers: 32, hetero: {enable_hetero: true}}\n"
+    factory = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: lora\nuse_kt: true\n"
+    for text, said in ((hetero, "stages of different devices"), (factory, "experts run on the processor")):
+        (tmp_path / "job.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            read_experiment(tmp_path / "job.yaml")
+
+
 @pytest.mark.parametrize("name", ["ppo_training", "reward_modeling", "run_mlm"])
 def test_a_step_that_is_no_fine_tuning_is_known_by_its_program(folder: Path, name: str) -> None:
     path = folder / "plain.sh"

@@ -373,7 +373,7 @@ JOBS: dict[str, dict[str, Any]] = {
     },
     "maxtext.yml": {
         "model": "llama3.1_70b",
-        "gpus": 0,
+        "gpus": 16,
         "seq_length": 8192,
         "batch": 64,
         "sharding": "hsdp",
@@ -625,6 +625,9 @@ def test_a_script_that_wants_arguments_is_read_with_them_and_says_so_without(fol
         ("'*.[a-z]_proj'", None),
         ("'*attn*.q_proj' v_proj", {"linear_q", "linear_v"}),
         ("'model.layers.0.*_proj'", None),
+        (r"'model.language_model.layers.[\d]+.(mlp|self_attn).(q|v)_proj'", {"linear_q", "linear_v"}),
+        (r"'model\.layers\.\d+\.self_attn\.o_proj'", {"linear_proj"}),
+        (r"'model.layers.[0-3].self_attn.o_proj'", None),
     ],
 )
 def test_a_pattern_of_modules_is_those_that_it_matches(folder: Path, pattern: str, modules: set[str] | None) -> None:
