@@ -21,7 +21,7 @@ from primus_search.cost.traffic.expert_parallel import expert_parallel, steady_s
 from primus_search.cost.traffic.sharded_weights import sharded_layer
 from primus_search.cost.traffic.tensor_parallel import tensor_parallel
 from primus_search.files.hardware_files import load_hardware
-from primus_search.values.candidates import Candidates, CpComm, Fp8, Sharding, degrees
+from primus_search.values.candidates import Candidates, CpComm, Fp8, Recompute, Sharding, degrees
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.network import Network
@@ -391,6 +391,22 @@ def test_what_shows_of_a_layer_is_what_its_neighbour_cannot_cover() -> None:
     bare = sharded(c)
     some = sharded(c, forward_s=float(bare.forward.seconds[0]) / 2)
     assert some.forward.exposed_s == pytest.approx(bare.forward.seconds * (1 - PLAIN.sharding.shard_overlap / 2))
+
+
+def test_lists_of_tensors_cost_the_host_a_launch_per_parameter_and_peer() -> None:
+    c = Candidates.table(sharding=[int(Sharding.NONE), int(Sharding.FSDP2)])
+    bare, listed = sharded(c), sharded(c, stack=with_numbers(PLAIN, {"listed_params": 4.0}))
+    each = np.array([0.0, 4.0 * 255 * PLAIN.host.host_launch_s])
+    assert listed.forward.seconds - bare.forward.seconds == pytest.approx(each)
+    assert listed.backward.seconds - bare.backward.seconds == pytest.approx(2.0 * each)
+
+
+def test_weights_freed_by_recompute_are_gathered_a_third_time() -> None:
+    c = Candidates.table(sharding=int(Sharding.FSDP2), recompute=[0, int(Recompute.FULL)])
+    bare = sharded(c).backward.seconds
+    freed, kept = (sharded(c, stack=with_numbers(PLAIN, {"reuse_params": most})) for most in (1.2e9, 2.4e9))
+    assert freed.backward.seconds - bare == pytest.approx(np.array([0.0, 0.5]) * freed.forward.seconds)
+    assert kept.backward.seconds == pytest.approx(bare), "layers of half the reuse distance stay"
 
 
 def test_hybrid_sharding_gathers_inside_its_group_and_reduces_across() -> None:

@@ -5,23 +5,24 @@
 Every run is projected by numbers that its publisher has no part in: refitted to first order where runs of theirs are in
 the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. The standard
 deviation of an error follows from what its row stands on (`cost.confidence.uncertainty.site_half_width`); its parts are
-those of largest likelihood of single errors with the tails of a Student's t, every publisher alike, near-duplicates
-once. The shift is of publishers who made neither device nor software (all but `makers:` of the file); makers have one
-of their own. How much of the rest site, group and configuration have follows from pairs of runs of one publisher. The
-table gives each publisher the band made of the others. Runs that their table doubts (`q=doubtful`) teach nothing;
-figures are given without them and with them.
+those of largest likelihood of single errors with the tails of a Student's t, around each of the stacks that software
+without a file may be, every publisher alike, near-duplicates once. The shift is of publishers who made neither device
+nor software (all but `makers:` of the file); makers have one of their own. How much of the rest site, group and
+configuration have follows from pairs of runs of one publisher. The table gives each publisher the band made of the
+others. Runs that their table doubts (`q=doubtful`) teach nothing; figures are given without them and with them.
 """
 
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.positions import places
 from primus_search.cost.confidence.uncertainty import Exposed, band, site_half_width
 from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import ScoredRun, project_runs
@@ -30,7 +31,7 @@ from primus_search.evidence.validate.undescribed import Undescribed, undescribed
 from primus_search.files.evidence_files import load_sites
 from primus_search.files.source import read
 from primus_search.learning.posterior import group_of, reference_of
-from primus_search.values.candidates import Bools, Floats
+from primus_search.values.candidates import Bools, Floats, Ints
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.supposed_software import copies, made_with, stack_without_source
@@ -93,11 +94,18 @@ class Seen:
         return np.array([1.0, self.stack_half if named else 0.0, float(not named), *shares])
 
     @property
-    def known_deviation(self) -> float:
-        """Standard deviation of what is not fitted here: the mixture's stacks among each other, the device's rate."""
+    def device(self) -> float:
+        """Standard deviation of the device's rate, which is not fitted here."""
         site = load_sites().on(self.run.cluster.accelerator.name)
-        device = site.device if self.run.family in site.new_families else 0.0
-        return float(np.hypot(device, self.mixture.spread if self.mixture else 0.0))
+        return site.device if self.run.family in site.new_families else 0.0
+
+    @property
+    def stacks(self) -> Floats:
+        """Of each stack that the software may be its probability and its log-rate over the one that the error is of."""
+        if self.mixture is None:
+            return np.array([[1.0, 0.0]])
+        middle = np.log(self.run.tokens_per_s_per_gpu) - self.error
+        return np.column_stack([self.mixture.weights, self.mixture.logs - middle])
 
     def ends(self, errors: SiteErrors) -> tuple[float, float, float]:
         """Logarithms of measured / projected at both ends of the 90 % band, and of what is to be expected."""
@@ -149,13 +157,11 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
     seen_rows = []
     for row in rows:
         run, mixture = row.run, mixtures.get(row.run.place)
-        measured = run.tokens_per_s_per_gpu
-        projected = float(row.projection.tokens_per_s_per_gpu[0])
-        error = np.log(measured / projected)
+        error = -np.log1p(row.error)
         if run.place in without and is_informative(run):
             error = -without[run.place]
         elif mixture is not None:
-            error = np.log(measured / mixture.rate(run.model, load_sites().errors).rate)
+            error = np.log(run.tokens_per_s_per_gpu / mixture.rate(run.model, load_sites().errors).rate)
         usual = band(run.cluster, run.model, int(run.candidates.fp8[0]))
         seen_rows.append(
             Seen(
@@ -202,10 +208,7 @@ def left_out_trainers(rows: Sequence[Seen]) -> list[Seen]:
 
 def by_publisher(rows: Sequence[Seen]) -> dict[str, list[Seen]]:
     """The runs of every publisher."""
-    found: dict[str, list[Seen]] = {}
-    for row in rows:
-        found.setdefault(row.publisher, []).append(row)
-    return dict(sorted(found.items()))
+    return {name: [rows[i] for i in own] for name, own in sorted(places(row.publisher for row in rows).items())}
 
 
 def is_maker(publisher: str, makers: Sequence[str]) -> bool:
@@ -215,75 +218,74 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str], start: SiteErrors) -> SiteErrors:
     """Standard deviations of largest likelihood and the shift of publishers who are no makers; the rest stays."""
-    from scipy.stats import t as student
-
     certain = {name: [row for row in rows if not row.is_doubted] for name, rows in publishers.items()}
     every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in certain.items() if rows]
-    errors, spreads, features, is_moe, is_named, is_makers, weights = (
-        np.concatenate([getattr(one, name) for one in every])
-        for name in ("errors", "spreads", "features", "is_moe", "is_named", "is_makers", "weights")
+    whole = _Distinct(
+        **{part.name: np.concatenate([getattr(one, part.name) for one in every]) for part in fields(_Distinct)}
     )
-
-    is_theirs = is_makers & is_named
-    by_part = np.column_stack([features[:, 0] * is_theirs, features[:, 0] * ~is_theirs, features[:, 1:]])
+    of, firsts = np.repeat(np.arange(len(whole.errors)), whole.counts), np.cumsum(whole.counts) - whole.counts
+    (chances, middles), is_named = whole.stacks.T, whole.features[:, 2] == 0.0
+    is_theirs = whole.is_makers & is_named
+    by_part = np.column_stack([is_theirs, ~is_theirs, whole.features[:, 1:]])
 
     def scales(x: Floats) -> Floats:
         """Standard deviation of every error; x: logarithms of makers' rest, of `PARTS`, of the factor of experts."""
-        own = (by_part**2 @ np.exp(2.0 * x[:-1])) * np.where(is_moe, np.exp(2.0 * x[-1]), 1.0)
-        return np.asarray(np.sqrt(own + spreads**2))
+        own = (by_part**2 @ np.exp(2.0 * x[:-1])) * np.where(whole.is_moe, np.exp(2.0 * x[-1]), 1.0)
+        return np.asarray(np.sqrt(own + whole.devices**2))
 
     def cost(x: Floats) -> float:
         found = scales(x[2:])
-        left = errors - np.where(is_named, np.where(is_makers, x[1], x[0]), 0.0)
-        likelihood = student.logpdf(left / found, DEGREES) - np.log(found)
-        return float(0.5 * (x[-1] / MODERATE) ** 2 - x[3] - (weights * likelihood).sum())
+        left = whole.errors - np.where(is_named, np.where(whole.is_makers, x[1], x[0]), 0.0)
+        tails = (1.0 + ((left[of] - middles) / found[of]) ** 2 / DEGREES) ** (-0.5 * (DEGREES + 1.0))
+        likelihood = np.log(np.add.reduceat(chances * tails, firsts) / found)
+        return float(0.5 * (x[-1] / MODERATE) ** 2 - x[3] - (whole.weights * likelihood).sum())
 
     first = np.array([0.0, 0.0, *np.full(len(PARTS) + 1, np.log(0.1)), 0.0])
     bounds = [(-1.0, 1.0)] * 2 + [(np.log(LEAST), np.log(MOST))] * (len(PARTS) + 2)
     x = minimize(cost, first, method="L-BFGS-B", bounds=bounds).x
-    values = dict(zip((*PARTS, "moe_factor"), np.exp(x[3:]).tolist(), strict=True))
-    rest = values.pop("rest")
+    rest, *others = np.exp(x[3:]).tolist()
     ends = np.cumsum([len(one.errors) for one in every])[:-1]
-    shares = _shares(every, np.split(scales(x[2:]), ends))
+    spreads = np.add.reduceat(chances * middles**2, firsts) - np.add.reduceat(chances * middles, firsts) ** 2
+    shares = _shares(every, np.split(np.sqrt(scales(x[2:]) ** 2 + spreads), ends))
     return replace(
         start,
         mean_ratio=float(np.exp(x[0])),
-        **values,
+        **dict(zip(FITTED[1 + len(SHARED) :], others, strict=True)),
         **{name: rest * float(np.sqrt(share)) for name, share in zip(SHARED, shares, strict=True)},
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Distinct:
-    """Of one publisher's runs, near-duplicates as one: mean errors, what each stands on, weights, and which are of one
-    group."""
+    """Of one publisher's runs, near-duplicates as one: mean errors, what each stands on, weights, how many stacks each
+    may be of, these one run after the other (`Seen.stacks`), and which runs are of one group."""
 
     errors: Floats
-    spreads: Floats
+    devices: Floats
     features: Floats
     is_moe: Bools
-    is_named: Bools
     is_makers: Bools
     weights: Floats
-    same: Bools
+    counts: Ints
+    stacks: Floats
+    groups: Ints
 
     @classmethod
     def of(cls, rows: Sequence[Seen], is_makers: bool) -> "_Distinct":
-        alike: dict[object, list[Seen]] = {}
-        for row in rows:
-            alike.setdefault(row.run.duplicate_key, []).append(row)
-        firsts = [members[0] for members in alike.values()]
+        alike = places(row.run.duplicate_key for row in rows).values()
+        firsts = [rows[members[0]] for members in alike]
         groups = [group_of(one.run.job) for one in firsts]
-        count = len(firsts)
+        count, each = len(firsts), [one.stacks for one in firsts]
         return cls(
-            errors=np.array([np.mean([row.error for row in members]) for members in alike.values()]),
-            spreads=np.array([one.known_deviation for one in firsts]),
+            errors=np.array([np.mean([rows[i].error for i in members]) for members in alike]),
+            devices=np.array([one.device for one in firsts]),
             features=np.array([one.features for one in firsts]),
             is_moe=np.array([one.run.model.is_moe for one in firsts]),
-            is_named=np.array([one.mixture is None for one in firsts]),
             is_makers=np.full(count, is_makers),
             weights=np.full(count, 1.0 / (count + HALF_HEARD)),
-            same=np.array([[one == other for other in groups] for one in groups]),
+            counts=np.array([len(stacks) for stacks in each]),
+            stacks=np.concatenate(each),
+            groups=np.array([groups.index(group) for group in groups]),
         )
 
 
@@ -294,9 +296,10 @@ def _shares(publishers: Sequence[_Distinct], scales: Sequence[Floats]) -> tuple[
     for one, scale in zip(publishers, scales, strict=True):
         left = np.clip(one.errors / scale, -MOST_DEVIATIONS, MOST_DEVIATIONS)
         products, pairs = np.outer(left, left), ~np.eye(len(left), dtype=np.bool_)
+        same = one.groups[:, None] == one.groups
         total.append(float(np.mean(left**2)))
-        common += [float(products[pairs & one.same].mean())] if (pairs & one.same).any() else []
-        across += [float(products[~one.same].mean())] if (~one.same).any() else []
+        common += [float(products[pairs & same].mean())] if (pairs & same).any() else []
+        across += [float(products[~same].mean())] if (~same).any() else []
     in_group = float(np.clip(np.mean(common) / np.mean(total), LEAST, 1.0 - LEAST))
     in_site = float(np.clip(np.mean(across) / np.mean(total), LEAST**2, in_group - LEAST**2))
     return in_site, in_group - in_site, 1.0 - in_group
@@ -316,8 +319,8 @@ class LeftOut:
     @classmethod
     def of(cls, rows: Sequence[Seen], makers: Sequence[str]) -> "LeftOut":
         publishers, start = by_publisher(rows), load_sites().errors
-        others = {name: {other: publishers[other] for other in publishers if other != name} for name in publishers}
-        errors = {name: fitted_errors(each, makers, start) for name, each in others.items()}
+        others = ({other: publishers[other] for other in publishers if other != name} for name in publishers)
+        errors = {name: fitted_errors(each, makers, start) for name, each in zip(publishers, others, strict=True)}
         return cls(publishers=publishers, errors=errors, makers=makers)
 
     def kind(self, name: str) -> str:
@@ -453,8 +456,8 @@ def _percent(publishers: int, figures: Sequence[float]) -> dict[str, int]:
     """Figures of one regime as whole percent, by name."""
     runs, _, *shares = figures
     names = ("median", "p90", "bias", "inside", "half")
-    percent = {name: round(100.0 * share) for name, share in zip(names, shares, strict=True)}
-    return {"publishers": publishers, "runs": round(runs), **percent}
+    percent = zip(names, (round(100.0 * share) for share in shares), strict=True)
+    return {"publishers": publishers, "runs": round(runs), **dict(percent)}
 
 
 def _regime(label: str, own: Mapping[str, int]) -> str:

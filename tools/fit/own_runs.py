@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from primus_search.base.cores import spread
+from primus_search.base.positions import places
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.scores import Score, duplicate_weights, score
 from primus_search.files.evidence_files import load_sites
@@ -37,17 +38,13 @@ def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]
     """Rated runs that no fit saw and no table doubts, by publisher, in the order of their names."""
     fitted = read_cases(trained)
     taught = {run.place for run in fitted if is_informative(run)}
-    found: dict[str, list[MeasuredRun]] = {}
-    for run in rated_runs(fitted, others).values():
-        if DOUBTED not in run.provenance.notes:
-            found.setdefault(run.provenance.publisher, []).append(run)
-    fresh = {name: [run for run in own if run.place not in taught] for name, own in found.items()}
+    runs = [run for run in rated_runs(fitted, others).values() if DOUBTED not in run.provenance.notes]
     rng = np.random.default_rng(0)
     kept = {}
-    for name, own in sorted(fresh.items()):
-        if len(own) >= FEWEST and 2 * len(own) > len(found[name]):
-            places = np.sort(rng.permutation(len(own))[:MOST]).tolist()
-            kept[name] = [own[i] for i in places]
+    for name, members in sorted(places(run.provenance.publisher for run in runs).items()):
+        own = [runs[i] for i in members if runs[i].place not in taught]
+        if len(own) >= FEWEST and 2 * len(own) > len(members):
+            kept[name] = [own[i] for i in np.sort(rng.permutation(len(own))[:MOST]).tolist()]
     return kept
 
 
@@ -90,7 +87,7 @@ def _before(runs: Sequence[MeasuredRun]) -> Floats:
 
 def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
     """Of the runs that are left: errors after learning and by one factor, whether inside the band, weights."""
-    lessons, others = ([seen.runs[i] for i in places] for places in (taught, left))
+    lessons, others = ([seen.runs[i] for i in part] for part in (taught, left))
     archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
     hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
     site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))

@@ -18,7 +18,7 @@ from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import quantize_s
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm, exposed_s
-from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Ints, Sharding
+from primus_search.values.candidates import Bools, Candidates, Degrees, Floats, Fp8, Ints, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
@@ -63,8 +63,12 @@ def sharded_layer(
     experts = _exchange(
         job, c, expert_params * apart, trained_experts * apart, weight_bytes, d.edp, c.etp * c.ep, whole
     )
-    gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency
-    both = gather + (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency
+    listed = is_sharded * stack.sharding.listed_params * (whole - 1) * stack.host.host_launch_s
+    gather = (dense.gather_s + experts.gather_s) / stack.efficiencies.network_efficiency + listed
+    freed = 1.0 - 0.5 * stack.sharding.reuse_params / np.maximum(dense_params + expert_params, 1.0)
+    again = (c.recompute & Recompute.FULL > 0) * (stack.sharding.reuse_params > 0.0) * np.maximum(freed, 0.0)
+    scatter = (dense.reduce_s + experts.reduce_s) / stack.efficiencies.network_efficiency + listed
+    both = gather * (1.0 + again) + scatter
     message = dense.gathered_bytes + experts.gathered_bytes
     count = is_sharded * ((dense.gather_s > 0) * 1.0 + (experts.gather_s > 0))
     overlap = stack.sharding.shard_overlap

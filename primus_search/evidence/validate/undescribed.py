@@ -54,11 +54,6 @@ class Undescribed:
         low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
         return Refitted(rate=rate, low=low, high=high)
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the stacks' log-rates among each other."""
-        return float(np.sqrt(self.weights @ (self.logs - self.weights @ self.logs) ** 2))
-
     def __str__(self) -> str:
         total: dict[str, float] = {}
         for name, weight in zip(self.names, self.weights.tolist(), strict=True):

@@ -157,6 +157,10 @@ class ReplicaTraffic:
     """Group `sharding` of a stack file.
 
     shard_overlap  Share of FSDP gathers and scatters that prefetch hides.
+    listed_params  Parameters of a layer that travel one by one, into or out of a list of one tensor per rank, each of
+        which the host copies by itself; 0: whole layers, as one buffer.
+    reuse_params  Parameters within which gathered weights stay until they are used again; what recompute used is freed
+        where more pass before its backward (twice what follows in the layer), and gathered once more. 0: all stay.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
     shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
     optimizer_copies  Copies of the optimizer's state among the replicas of ZeRO-1, and of gradients under ZeRO-2, each
@@ -172,10 +176,12 @@ class ReplicaTraffic:
     """
 
     shard_overlap: float
+    listed_params: float = 0.0  # stacks of earlier releases have no such number
+    reuse_params: float = 0.0  # nor this
     gathers_ends: bool
     shards_optimizer_across: bool
     gradient_bucket_params: float
-    bucket_params_per_rank: float = 0.0  # stacks of earlier releases have no such number
+    bucket_params_per_rank: float = 0.0  # nor this
     gradient_buckets: float = 0.0  # nor this
     optimizer_copies: float = 1.0  # nor this
     gradient_overlap: float

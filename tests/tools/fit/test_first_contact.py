@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primus_search.cost.confidence.uncertainty import Exposed
+from primus_search.cost.confidence.uncertainty import NOTHING, Exposed
 from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import LeftOut, Seen, fitted_errors, is_maker, left_out_trainers, seen, words
 
@@ -55,6 +56,26 @@ def test_the_fit_finds_the_shift_and_the_deviations_that_errors_were_drawn_with(
     assert (found.stack_share, found.exchange, found.moe_factor) == pytest.approx(
         (stack_share, exchange, moe_factor), rel=0.3
     )
+
+
+def test_distances_of_stacks_a_run_may_be_of_are_no_deviation_of_its_software() -> None:
+    """Runs lie around one of two stacks that are .8 apart: the deviation is the one around either."""
+    rest, software, rng = 0.08, 0.12, np.random.default_rng(0)
+    run = next(iter(measured_table(DATA / "unseen_runs.csv").runs))
+    larger = replace(run.candidates, micro_batch_size=np.array([64]))
+    kin = replace(run, model=replace(run.model, name="b", hidden=128)), replace(run, candidates=larger)
+    publishers: dict[str, list[Seen]] = {}
+    for number in range(400):
+        is_named, tail = bool(number % 2), 1.0 / np.sqrt(rng.chisquare(5.0) / 5.0)
+        ends, own = np.array([-0.4, 0.4]), rng.integers(2)
+        error = tail * rng.standard_normal() * (rest if is_named else np.hypot(rest, software))
+        error += 0.0 if is_named else ends[own]
+        logs = np.log(run.tokens_per_s_per_gpu) - error + ends
+        mixture = None if is_named else Undescribed(weights=np.full(2, 0.5), logs=logs, names=("a", "b"))
+        one = Seen(run=run, error=error, mixture=mixture, exposed=NOTHING, stack_half=0.0)
+        publishers[str(number)] = [replace(one, run=other) for other in (run, *kin)]
+    found = fitted_errors(publishers, [], load_sites().errors)
+    assert found.software == pytest.approx(software, rel=0.3)
 
 
 def test_a_device_vendor_is_a_maker_and_an_operator_is_not() -> None:
