@@ -237,10 +237,10 @@ def _preset_of(name: str) -> Model | None:
     stem = Path(name).name.removesuffix(".yaml").lower()
     shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
     found = presets().get(shapes.get(stem, stem))
-    return found.model if found and _is_said(found.model) else None
+    return found.model if found and _is_expressible(found.model) else None
 
 
-def _is_said(model: Model) -> bool:
+def _is_expressible(model: Model) -> bool:
     """Whether the keys of a model file say all of a model."""
     try:
         read = from_document(Document("keys", megatron_keys(model)), Path("keys"))

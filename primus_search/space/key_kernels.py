@@ -30,10 +30,10 @@ def note_varying(columns, rows, keys, size, varies):
 
 
 @njit(cache=True, nogil=True)
-def number_rows(columns, told_by, keys, table, size, codes, first, fresh, begin):
+def number_rows(columns, varying, keys, table, size, codes, first, fresh, begin):
     """Number of every row of `columns`, (columns, rows); what is not in `keys` is added and counted on from `size`.
 
-    `told_by` are the columns that tell keys apart. `table` holds numbers at their hashed places, -1 elsewhere; its
+    `varying` are the columns that tell keys apart. `table` holds numbers at their hashed places, -1 elsewhere; its
     length is a power of two and it never fills up. Starts at row `begin` with `fresh` new numbers so far. Returns how
     many are new, with the first row of each in `first`, and the row it stopped at, which is the end or the first row
     that `keys` has no room for.
@@ -41,7 +41,7 @@ def number_rows(columns, told_by, keys, table, size, codes, first, fresh, begin)
     mask = np.uint64(len(table) - 1)
     for i in range(begin, len(codes)):
         h = np.uint64(0)
-        for k in told_by:
+        for k in varying:
             h = _mixed(h, columns[k, i])
         slot = h & mask
         while True:
@@ -57,7 +57,7 @@ def number_rows(columns, told_by, keys, table, size, codes, first, fresh, begin)
                 fresh += 1
                 break
             is_same = True
-            for k in told_by:
+            for k in varying:
                 if keys[number, k] != columns[k, i]:
                     is_same = False
                     break
@@ -69,12 +69,12 @@ def number_rows(columns, told_by, keys, table, size, codes, first, fresh, begin)
 
 
 @njit(cache=True, nogil=True)
-def place(keys, told_by, size, table):
+def place(keys, varying, size, table):
     """Put the first `size` keys into an empty table."""
     mask = np.uint64(len(table) - 1)
     for number in range(size):
         h = np.uint64(0)
-        for k in told_by:
+        for k in varying:
             h = _mixed(h, keys[number, k])
         slot = h & mask
         while table[slot] >= 0:

@@ -66,11 +66,11 @@ class KeyNumbers:
         if rows and note_varying(typed, rows, self._keys, self.size, self._varies) and self.size:
             self._fill_table(self.size)
         codes, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-        fresh, done, told_by = 0, 0, np.flatnonzero(self._varies)
+        fresh, done, varying = 0, 0, np.flatnonzero(self._varies)
         while done < rows:
             if self.size + fresh == len(self._keys):
                 self._grow(len(typed), self.size + fresh)
-            fresh, done = number_rows(typed, told_by, self._keys, self._table, self.size, codes, first, fresh, done)
+            fresh, done = number_rows(typed, varying, self._keys, self._table, self.size, codes, first, fresh, done)
         self.size += fresh
         return codes, first[:fresh].copy()
 
