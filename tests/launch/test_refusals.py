@@ -295,6 +295,17 @@ def test_a_variable_of_an_attention_kernel_that_an_argument_replaced_is_named(
     assert ("variable_of_fused_attention" in found) is is_named
 
 
+@pytest.mark.parametrize("name", ["megatron@core_0.20", "megatron@core_0.16", "primus"])
+@pytest.mark.parametrize(("balancing", "found"), [
+    ("aux_loss", set()), ("none", set()), ("sinkhorn", {"capacity_balancing"}), (["sinkhorn"], {"capacity_balancing"}),
+    (["aux_loss", "sinkhorn"], {"balancing_coefficients", "capacity_balancings"}),
+])  # fmt: skip
+def test_a_capacity_goes_with_balancing_by_losses(name: str, balancing: str | list[str], found: set[str]) -> None:
+    """One word after --moe-router-load-balancing-type is that word, not a list of it."""
+    given = {"moe_expert_capacity_factor": "1.0", "moe_router_load_balancing_type": balancing, "num_experts": "8"}
+    assert {one.name for one in refused(name, given, 8, 9) if "balancing" in one.name} == found
+
+
 def test_what_a_page_advises_against_is_priced_and_named(tmp_path: Path) -> None:
     found = judged("primus", ADVISED, 8, 9)
     assert [one.name for one in found if one.is_advice] == ["pipeline_overlaps"]
