@@ -128,7 +128,7 @@ def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
             module = ".".join(path.relative_to(source).with_suffix("").parts)
             for name in recipe_names(ast.parse(path.read_text(encoding="utf-8"))):
                 recipe = getattr(importlib.import_module(module), name)
-                sys.modules["torch"].cuda = on_device(recipe.__name__)
+                vars(sys.modules["torch"])["cuda"] = on_device(recipe.__name__)
                 try:
                     made = recipe()
                 except (NotImplementedError, TypeError) as why:
