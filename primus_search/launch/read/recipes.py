@@ -3,7 +3,8 @@
     is_recipe(Path("llama3_8b_pretrain_8gpu_h100_bf16_config"))
     started_in("setup_experiment.py -m llama -mr llama3_8b -ng 8 -g h100 -c fp8_cs -tp 2", Path())
 
-`spaces/keys/nemo_recipes.tsv` has what every recipe assigns; `tools/launch_tables.py` writes it.
+`spaces/keys/nemo_recipes.tsv` has what every recipe assigns, beside it those of 0.6.2 alone; `tools/launch_tables.py`
+writes them.
 """
 
 import json
@@ -12,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 from primus_search.values.model.shape import with_changes
 
-RECIPES, COMMANDS = "nemo_recipes", "nemo_commands"
+RECIPES, COMMANDS = ("nemo_recipes", "nemo_recipes_0.6.2"), "nemo_commands"
 RESIZED = {"vocab_size": "vocab_size", "mtp_num_layers": "num_mtp_layers"}
 """Settings by which recipes change the model that they name, and its fields."""
 VISION = "vision tower{}: more memory, slower (its layers and images are not priced; the model of text is)"
@@ -81,7 +82,7 @@ def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name without `_config`; InputError without the table."""
     found: dict[str, Recipe] = {}
     of_classes, providers = key_table(COMMANDS)["of_classes"].items(), key_table(COMMANDS)["providers"]
-    for name, given_model, like, text in key_rows(RECIPES):
+    for name, given_model, like, text in chain.from_iterable(map(key_rows, RECIPES)):
         model = providers.get(given_model, given_model)
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
         of_class: Settings = next((one for hubs, one in of_classes if fits(model, hubs)), {})
