@@ -91,6 +91,16 @@ training_config:
   algorithm: {adv_estimator: grpo}
   data: {max_prompt_length: 512, max_response_length: 1024, train_batch_size: 128}
 """,
+    "rlhf.sh": """NPROC_PER_NODE=8 megatron rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --max_length 1000 \\
+        --max_completion_length 8192 --global_batch_size 64 --micro_batch_size 1 --tensor_model_parallel_size 2""",
+    "dpo.sh": """NPROC_PER_NODE=8 megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-8B --max_length 1000 \\
+        --global_batch_size 64 --micro_batch_size 1 --tensor_model_parallel_size 2""",
+    "squad.yaml": """
+step_scheduler: {global_batch_size: 64, local_batch_size: 4}
+model: {pretrained_model_name_or_path: google/gemma-7b, attn_implementation: eager}
+distributed: {strategy: fsdp2, tp_size: 1}
+dataset: {seq_length: 2048}
+""",
     "launch.sh": "uv run python -m accelerate.commands.launch --num_processes 1 open_instruct/finetune.py " + TUNE,
     "fsdp.yaml": "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\nnum_processes: 4\n",
 }
@@ -121,6 +131,9 @@ JOBS: dict[str, dict[str, Any]] = {
                       "shard_group": 8, "recompute": "none"},
     "alpaca.sh": {"model": "llama2_7b", "seq_length": 256, "batch": 128, "micro_batch_size": 4, "recompute": "full"},
     "plain.sh": {"program": "Hugging Face Trainer", "seq_length": 1024, "micro_batch_size": 2},
+    "rlhf.sh": {"gpus": 8, "seq_length": 9192, "batch": 64, "micro_batch_size": 1, "tp": 2},
+    "dpo.sh": {"gpus": 8, "seq_length": 1000, "batch": 128, "micro_batch_size": 2, "tp": 2},
+    "squad.yaml": {"model": "gemma_7b", "seq_length": 2048, "batch": 64, "micro_batch_size": 4},
     "launch.sh": {"program": "Hugging Face Trainer", "gpus": 1, "micro_batch_size": 2},
     "cookbook.sh": {"model": "llama3.1_8b", "gpus": 16, "seq_length": 4096, "batch": 128, "sharding": "fsdp2",
                     "state_format": "bf16_all", "recompute": "full"},
@@ -151,6 +164,17 @@ def test_a_file_is_the_job_that_it_starts(folder: Path, name: str) -> None:
 def test_a_file_is_priced(folder: Path, name: str) -> None:
     begun = start(folder / name, "h100", 0)
     assert space_of(begun, [], None, "").workload.seq_length == begun.experiment.seq_length
+
+
+def test_eager_attention_of_automodel_is_priced(folder: Path) -> None:
+    assert read_experiment(folder / "squad.yaml").numbers["attention_kernel"] == "unfused"
+
+
+def test_a_default_of_a_launcher_is_not_said_where_the_file_has_another(tmp_path: Path) -> None:
+    command = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64"
+    actor = " actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 actor_rollout_ref.model.path=Qwen/Qwen3-8B"
+    (tmp_path / "run.sh").write_text(command + actor + " trainer.n_gpus_per_node=8", encoding="utf-8")
+    assert not any("gae" in note for note in read_experiment(tmp_path / "run.sh").not_modelled)
 
 
 @pytest.mark.parametrize("given", ["", " --max_seq_length 2048"])

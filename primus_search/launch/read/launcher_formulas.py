@@ -27,7 +27,7 @@ def sized(launcher: Launcher, given: Settings, found: Settings, gpus: int, model
     if gpus:
         known |= {"gpus": gpus, "replicas": gpus // ranks}
     known |= {"layers": model.num_layers} if model else {}
-    names = settings_read(launcher.contract) | (launcher.defaults.keys() - names_in(launcher))
+    names = settings_read(launcher.contract) | (launcher.defaults.keys() - names_in(launcher) - given.keys())
     own = {key: value for key, value in launcher.defaults.items() if key in names and key not in found}
     for name, ways in launcher.formulas.items():
         ways = ways if found.get(name) is None else tuple(w for w in ways if " where " in w and name == MICRO_BATCH)
