@@ -88,9 +88,7 @@ class Module(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name[:2] == "__":
             raise AttributeError(name)
-        made = Class(name, (Held,), {})
-        setattr(self, name, made)
-        return made
+        return vars(self).setdefault(name, Class(name, (Held,), {}))
 
 
 class Finder(StandIns):
@@ -145,20 +143,18 @@ def on_device(recipe: str) -> Held:
     """The torch.cuda of the device in the name of a recipe, of an H100 where it names none."""
     name = next((one for one in recipe.split("_") if one in names(FileKind.HARDWARE)), "h100")
     gpu = Held(major=load_hardware(name).accelerator.capability, name=f"NVIDIA {name.upper()}")
-    asked = {"get_device_properties": lambda _: gpu, "get_device_capability": lambda: (gpu.major, 0)}
-    return Held(is_available=lambda: True, **asked)
+    return Held(is_available=Held(), get_device_properties=lambda _: gpu, get_device_capability=lambda: (gpu.major, 0))
 
 
 def recipe_names(tree: ast.Module) -> Iterator[str]:
     """Recipes that a module defines without needed parameters, or imports under a name of its own."""
     for node in tree.body:
+        named = list[str]()
         match node:
             case ast.FunctionDef(name=name) if len(node.args.args) == len(node.args.defaults):
                 named = [name]
             case ast.ImportFrom(names=names):
                 named = [one.asname for one in names if one.asname]
-            case _:
-                named = []
         yield from (one for one in named if RECIPE.fullmatch(one))
 
 

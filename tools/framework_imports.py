@@ -83,13 +83,12 @@ def megatron(checkout: Path) -> Any:
     device = types.SimpleNamespace(
         major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132, name="H100", total_memory=80 << 30
     )
-    replaced: dict[str, Callable[..., Any]] = {
-        "get_device_capability": lambda *_, **__: CAPABILITY,
-        "get_device_properties": lambda *_, **__: device,
-        "device_count": lambda: 8,
-        "is_available": lambda: False,
-    }
-    vars(torch.cuda).update(replaced)
+    vars(torch.cuda).update(
+        get_device_capability=lambda *_, **__: CAPABILITY,
+        get_device_properties=lambda *_, **__: device,
+        device_count=lambda: 8,
+        is_available=lambda: False,
+    )
     vars(torch)["compile"] = lambda function=None, **_: function or _unchanged
     utils = importlib.import_module("megatron.core.utils")
     utils.get_te_version = lambda: utils.PkgVersion(TRANSFORMER_ENGINE)  # type: ignore[attr-defined]
