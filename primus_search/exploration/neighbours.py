@@ -4,12 +4,14 @@ The one engine behind ablation, sensitivity, advice, remedies, why-not, what-if 
 configurations on one cluster of a space with the rules and the projection of the search.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus_search.cost.confidence.uncertainty import most_ratio
 from primus_search.cost.project import Projector
@@ -132,20 +134,28 @@ def table_of(rows: Sequence[Values]) -> Candidates:
 
 def figures_of(projection: Projection, row: int, expected_share: float = 1.0) -> Figures:
     """One row of a projection; expected_share: of its expected rate over the projected one."""
-    p = projection
-    return Figures(
-        expected_tokens_per_s_per_gpu=float(p.tokens_per_s_per_gpu[row]) * expected_share,
-        tokens_per_s_per_gpu=float(p.tokens_per_s_per_gpu[row]),
-        step_s=float(p.step.total[row]),
-        memory_bytes=float(p.memory.total[row]),
-        headroom_bytes=float(p.headroom_bytes[row]),
-        bubble_ratio=float(p.bubble_ratio[row]),
-        mfu=float(p.mfu[row]),
-        microbatches=int(p.microbatches[row]),
-        dp=int(p.dp[row]),
-        step={f.name: float(p.step.__getattribute__(f.name)[row]) for f in fields(p.step)},
-        memory={f.name: float(p.memory.__getattribute__(f.name)[row]) for f in fields(p.memory)},
+    return next(_each_figures(projection.take(slice(row, row + 1)), np.array([expected_share])))
+
+
+def _each_figures(p: Projection, expected_shares: Floats) -> Iterator[Figures]:
+    """Figures of every row of a projection."""
+    columns = {
+        "expected_tokens_per_s_per_gpu": p.tokens_per_s_per_gpu * expected_shares,
+        "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+        "step_s": p.step.total,
+        "memory_bytes": p.memory.total,
+        **{name: p.__getattribute__(name) for name in ("headroom_bytes", "bubble_ratio", "mfu", "microbatches", "dp")},
+    }
+    return starmap(
+        lambda own, step, memory: Figures(**own, step=step, memory=memory),
+        zip(_rows_of(columns), _rows_of(p.step.columns()), _rows_of(p.memory.columns()), strict=True),
     )
+
+
+def _rows_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of some columns as plain numbers by name."""
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return (dict(zip(columns, row, strict=True)) for row in rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +226,7 @@ class Evaluator:
         """Figures of every row of a table, its traced memory where re-validation showed that it does not fit."""
         projection, shown = self.projector.project(c), self.shown_not_to_fit(c)
         shares = self.expected_shares(c, projection)
-        return [_figures_at(projection, i, float(shares[i]), shown[i]) for i in range(len(c))]
+        return list(map(_with_headroom, _each_figures(projection, shares), shown))
 
     def expected_shares(self, c: Candidates, projection: Projection) -> Floats:
         """Expected over projected rate of every row: the measured rate of one that was run, of others the stack's
@@ -365,8 +375,9 @@ class Evaluator:
         candidates = enumerator.chunk(0, enumerator.size).candidates
         if not len(candidates):
             return None
-        rows = [values_of(candidates, i) for i in range(len(candidates))]
-        distance = np.array([sum(row[name] != base[name] for name in AXES) for row in rows])
+        coded: Mapping[str, tuple[Any, ...]] = {"schedule": candidates.schedules, "pipeline_layout": candidates.layouts}
+        own = {**base, **{name: values.index(base[name]) for name, values in coded.items() if base[name] in values}}
+        distance = np.sum([column != own[name] for name, column in candidates.columns().items()], axis=0)
         near = np.flatnonzero(distance <= distance.min() + further)
         return self.best_of(candidates.take(near), distance[near])
 
@@ -377,7 +388,8 @@ class Evaluator:
         shares = self.expected_shares(table, projection)
         order = np.lexsort((projection.step.total / shares, np.broadcast_to(distance, len(table)), misses))
         best = int(order[0])
-        return values_of(table, best), _figures_at(projection, best, float(shares[best]), shown[best])
+        figures = figures_of(projection, best, float(shares[best]))
+        return values_of(table, best), _with_headroom(figures, shown[best])
 
     def _choices(self, axis: str, base: Values) -> tuple[AxisValue, ...]:
         """Values a follower may take: its own, those of the space, and not being used."""
@@ -398,9 +410,8 @@ class Evaluator:
         return GridJob.on(self.choice, self.space, axes)
 
 
-def _figures_at(projection: Projection, row: int, expected_share: float, headroom_bytes: float | None) -> Figures:
-    """`figures_of`, with other bytes to spare where they are given; its parts stay those of the projection."""
-    figures = figures_of(projection, row, expected_share)
+def _with_headroom(figures: Figures, headroom_bytes: float | None) -> Figures:
+    """Figures with other bytes to spare where they are given; their parts stay those of the projection."""
     if headroom_bytes is None:
         return figures
     more = figures.headroom_bytes - headroom_bytes

@@ -95,7 +95,7 @@ class RankingTable:
     def __repr__(self) -> str:
         return f"<RankingTable of {len(self):,} candidates on {self.choice.cluster.accelerator.name}>"
 
-    @property
+    @cached_property
     def expected_rate(self) -> Floats:
         """Expected tokens/s/GPU of every row: what a ranking is by."""
         return self.projection.tokens_per_s_per_gpu * self.expected_shares

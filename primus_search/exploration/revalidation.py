@@ -123,7 +123,8 @@ def reordered(table: RankingTable, found: "Revalidation") -> tuple[RankingTable,
     tail = np.arange(len(found.order), len(table))
     order = np.concatenate([found.order, tail])
     rest = (PROJECTED,) * len(tail)
-    projection, was_run = found.projection.joined(table.projection.take(tail)), table.time_evidence[order] == RUN
+    behind = table.projection.take(slice(len(found.order), None))
+    projection, was_run = found.projection.joined(behind), table.time_evidence[order] == RUN
     shares = np.where(_is_timed(found, len(order)), 1.0, table.expected_shares[order])
     measured_fits = np.full(len(order), np.nan)
     measured_fits[list(found.measured_fits)] = list(found.measured_fits.values())

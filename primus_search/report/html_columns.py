@@ -232,7 +232,7 @@ def _number(name: str, column: NDArray[np.float64]) -> tuple[dict[str, Any], byt
         half, mask = np.uint32(1 << (TRIMMED_BITS - 1)), np.uint32(2**32 - (1 << TRIMMED_BITS))
         values = ((values.view("<u4") + half) & mask).view("<f4")
     most = min(len(values) // DICTIONARY_SHARE, 1 << 16)
-    if len(np.unique(values[: 2 * most])) > most:  # so has the whole column, which takes longer to sort
+    if len(np.unique(values[:: DICTIONARY_SHARE // 2])) > most:  # so has the whole column, which takes longer to sort
         return {"name": name, "kind": "number", "width": 4}, _planes(values)
     found, codes = in_codes(values)
     if len(found) == 1:

@@ -39,6 +39,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.__getattribute__(fields(self)[0].name))
 
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name."""
+        found = {f.name: self.__getattribute__(f.name) for f in fields(self)}
+        return {name: column for name, column in found.items() if isinstance(column, np.ndarray)}
+
     def take(self, rows: Bools | Ints | slice) -> Self:
         """The rows that a mask, an index or a slice selects, in their order."""
         if isinstance(rows, np.ndarray) and _is_all(rows, len(self)):

@@ -1,26 +1,21 @@
 """The files that start a candidate, by the writer of its framework, and a folder that holds them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
 from primus_search.launch.adapters import adapter_settings
-from primus_search.launch.write import megatron, nemo, primus, torchtitan
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.shell import Text, launch_file
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import COLUMN_NAMES, Candidates
 
-WRITERS: Mapping[str, Callable[[LaunchJob], Mapping[str, Text]]] = {
-    "primus": primus.files,
-    "megatron": megatron.files,
-    "torchtitan": torchtitan.files,
-    "nemo": nemo.files,
-}
-"""What writes the files of a framework, by the name of each; NAME.sh starts a node."""
+WRITERS = ("primus", "megatron", "torchtitan", "nemo")
+"""Frameworks whose files are written, each by the module of its name; NAME.sh starts a node."""
 SLURM, SLURM_FILE = "slurm", "job.slurm"
 FORMATS = (*WRITERS, SLURM)
 
@@ -57,7 +52,7 @@ def launch_files(job: LaunchJob, format_name: str = "") -> LaunchFiles:
         )
         raise Inexpressible(f"{job.framework.title} {what}")
     adapter_settings(job.framework, job.workload)  # a framework without them is refused before any file
-    files = dict(WRITERS[name](job))
+    files: dict[str, Text] = dict(import_module(f"primus_search.launch.write.{name}").files(job))
     if format_name == SLURM:
         files[SLURM_FILE] = launch_file(job, SLURM_FILE, script=f"{name}.sh")
     return LaunchFiles(files=files)
