@@ -272,8 +272,10 @@ class PythonModule:
                 elif owner == SELF and self.options is not None:
                     self.options[name] = value
             case ast.Tuple(parts) | ast.List(parts):
-                is_list = isinstance(value, list | tuple) and len(parts) == len(value)
-                for part, one in zip(parts, value if is_list else map(_unknown, parts), strict=True):
+                values = value if isinstance(value, list | tuple) and len(parts) == len(value) else map(_unknown, parts)
+                if isinstance(value, CallRecord) and self.options is not None:
+                    values = [CallRecord(value.name, value.arguments) for _ in parts]
+                for part, one in zip(parts, values, strict=True):
                     self._assign(part, one, scope)
             case ast.Subscript(of, key):
                 owner, at = self._value(of, scope), self._value(key, scope)
@@ -298,8 +300,14 @@ class PythonModule:
             case ast.List(parts) | ast.Tuple(parts):
                 return [self._value(one, scope) for one in parts]
             case ast.Dict(keys, values):
-                pairs = [(self._value(k, scope), v) for k, v in zip(keys, values, strict=True) if k is not None]
-                return {k: self._value(v, scope) for k, v in pairs if isinstance(k, str | int)}
+                made = dict[Any, Any]()
+                for at, given in zip(keys, values, strict=True):
+                    one = self._value(given, scope)
+                    if at is None:
+                        made |= one if isinstance(one, dict) else one.fields if isinstance(one, CallRecord) else {}
+                    elif isinstance(word := self._value(at, scope), str | int):
+                        made[word] = one
+                return made
             case ast.UnaryOp(op, operand):
                 one = self._value(operand, scope)
                 if isinstance(one, bool | int | float):
@@ -360,12 +368,17 @@ class PythonModule:
                     arguments[-1] if node.func.attr == "extend" and isinstance(arguments[-1], list) else arguments[-1:]
                 )
                 return None
+            if isinstance(owner, str) and node.func.attr in ("lower", "upper", "strip") and not arguments:
+                return str(getattr(owner, node.func.attr)())
             if isinstance(owner, dict) and node.func.attr == "get" and arguments and isinstance(arguments[0], str):
                 return owner.get(*arguments[:2])
             if isinstance(owner, CallRecord):
                 self.made.append(CallRecord(f"{owner.last}.{node.func.attr}", tuple(arguments), keywords))
                 of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
-                return owner.part(f"{EVERY}{of}") if node.func.attr == "traverse" else Unknown(ast.unparse(node)[:80])
+                if node.func.attr == "traverse":
+                    return owner.part(f"{EVERY}{of}")
+                is_followed = self.options is not None and not node.func.attr.startswith("parse")
+                return self.made[-1] if is_followed else Unknown(ast.unparse(node)[:80])
         function = self._value(node.func, scope)
         if (followed := self._followed(function)) is not None:
             module, name = followed
@@ -382,6 +395,9 @@ class PythonModule:
             copied = deepcopy(arguments[0])
             copied.fields |= keywords
             return copied
+        if name == "isinstance" and isinstance(arguments[0], str | bool | int | float | list | dict | None):
+            kinds = arguments[1] if isinstance(arguments[1], list) else arguments[1:]
+            return type(arguments[0]).__name__ in [one.name for one in kinds if isinstance(one, Name)]
         if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
             return list(arguments[0])
         if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float):

@@ -188,13 +188,79 @@ def test_numbers_of_a_command_are_numbers_to_the_checks(tmp_path: Path) -> None:
     assert [one.name for one in refused("nemo", {"num_experts": 128, **job.written}, 16, 9)] == ["group_topk"]
 
 
+PROGRAM = """
+from megatron.bridge.recipes.llama import llama3_8b_pretrain_config as shipped, llama3_70b_pretrain_config
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+
+def configured():
+    cfg = shipped()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.attention_backend = AttnBackend.flash
+    cfg.train.global_batch_size = 64
+    cfg.dataset.seq_length = cfg.model.seq_length
+    cfg.mixed_precision = bf16_with_mxfp8_mixed()
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)
+    cfg.logger.log_interval = args.interval
+    return cfg
+
+if __name__ == "__main__":
+    pretrain(config=configured(), forward_step_func=forward_step)
+"""
+DEFINED = """
+def llama3_8b_pretrain_config() -> ConfigContainer:
+    return _common(**{"hf_path": "meta-llama/Meta-Llama-3-8B", "tensor_model_parallel_size": 4})
+
+def _common(hf_path, tensor_model_parallel_size):
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider(load_weights=False)
+    cfg.model.tensor_model_parallel_size = tensor_model_parallel_size
+    cfg.train.global_batch_size = 96
+    return cfg
+"""
+
+
+def test_a_program_that_starts_a_recipe_is_that_with_what_it_sets(tmp_path: Path) -> None:
+    file = tmp_path / "pretrain.py"
+    file.write_text(PROGRAM)
+    job, shipped = read_experiment(file), read_experiment(Path("llama3_8b_pretrain_config"))
+    assert (job.row["tp"], job.row["fp8"], job.global_batch_size) == (2, "mxfp8", 64)
+    assert job.seq_length == shipped.seq_length
+    assert read_experiment(file, arguments=["train.global_batch_size=32"]).global_batch_size == 32
+    file.write_text(PROGRAM.replace("= 64", "= count()"))
+    with pytest.raises(InputError, match=r"global_batch_size depends on count\(\): --args 'section.global_batch_size="):
+        read_experiment(file)
+    file.write_text(PROGRAM.replace("cfg.train", "cfg.model = own_provider()\n    cfg.train"))
+    with pytest.raises(InputError, match=r"with another model \(own_provider\): give it by --model"):
+        read_experiment(file)
+    file.write_text(PROGRAM + "\nother = llama3_70b_pretrain_config()\n")
+    with pytest.raises(InputError, match=r"starts 2 recipes; name one: .* --args '--recipe llama3_8b_pretrain_config'"):
+        read_experiment(file)
+
+
+def test_a_document_that_a_program_lays_over_its_recipe_is_read(tmp_path: Path) -> None:
+    (tmp_path / "pretrain.py").write_text('CONFIG_FILE = HERE / "conf" / "own.yaml"\n' + PROGRAM)
+    with pytest.raises(InputError, match=r"takes settings from own.yaml, which is not beside the file"):
+        read_experiment(tmp_path / "pretrain.py")
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "own.yaml").write_text("model: {seq_length: 2048}\ntrain: {micro_batch_size: 4}\n")
+    assert read_experiment(tmp_path / "pretrain.py").row["micro_batch_size"] == 4
+
+
+def test_a_recipe_that_a_file_defines_has_the_degrees_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "llama3.py"
+    file.write_text(DEFINED)
+    job = read_experiment(file)
+    assert (job.row["tp"], job.global_batch_size, job.model and job.model.name) == (4, 96, "llama3_8b")
+    file.write_text(DEFINED.replace("Meta-Llama-3-8B", "Other-8B"))
+    with pytest.raises(InputError, match=r"with another model \(meta-llama/Other-8B\): give it by --model"):
+        read_experiment(file)
+
+
 def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:
     file = tmp_path / "llama3.py"
     names = "llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"
     file.write_text("".join(f"def {name}(peft_scheme='lora'):\n    return megatron.bridge\n" for name in names))
-    with pytest.raises(
-        InputError, match="holds 2 recipes; name one: primus-search project --recipe llama31_8b_peft_1gpu"
-    ):
+    with pytest.raises(InputError, match=r"starts 2 recipes; .*; as shipped: .* --recipe llama31_8b_peft_1gpu"):
         read_experiment(file)
 
 

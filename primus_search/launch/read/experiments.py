@@ -33,10 +33,11 @@ from primus_search.launch.read.megatron_experiments import (
     of_script,
     of_settings,
 )
-from primus_search.launch.read.other_files import command, not_read, recipes_in
+from primus_search.launch.read.other_files import command, not_read
 from primus_search.launch.read.primus_experiments import STARTS as STARTS_PRIMUS
 from primus_search.launch.read.primus_experiments import of_command as of_primus_command
 from primus_search.launch.read.primus_experiments import of_primus
+from primus_search.launch.read.recipe_programs import NAMED, of_program, recipes_named
 from primus_search.launch.read.recipes import RUNS_RECIPE, NamedRecipe, is_recipe, of_recipe, started_in
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
@@ -65,7 +66,7 @@ def read_experiment(
     """
     if is_recipe(path):
         with readable(shown(path)):
-            return _recipe(NamedRecipe(path.name), path, "", world, model)
+            return of_recipe(path, NamedRecipe(path.name), world, model, of_settings)
     path, text = _opened(path)
     is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
@@ -107,8 +108,7 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":
-        names = {*recipes_in(text)}
-        return partial(_recipe, NamedRecipe(names.pop())) if len(names) == 1 else None
+        return partial(of_program, of_settings=of_settings) if recipes_named(NAMED.findall(text)) else None
     if re.search(r"^modules:", text, re.MULTILINE):
         return of_primus
     if MODEL_ARGUMENTS.search(text):
@@ -121,10 +121,6 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
         )
     is_script = "--tensor-model-parallel-size" in text or "--micro-batch-size" in text
     return of_script if is_script or len(LOG_ARGUMENT.findall(text)) >= LEAST_ARGUMENTS else None
-
-
-def _recipe(recipe: NamedRecipe, path: Path, _: str, world: int, model: Model | None, *__: object) -> Experiment:
-    return of_recipe(path, recipe, world, model, of_settings)
 
 
 # --- torchtitan -------------------------------------------------------------------------------------------------------

@@ -12,11 +12,8 @@ from pathlib import Path
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.known_keys import key_table
-from primus_search.launch.read.recipes import recipes
 from primus_search.models.preset_names import preset_in
 
-_FUNCTION = re.compile(r"^def ([a-z]\w{1,200}_config)\(|\bas ([a-z]\w{1,200}_config)\b", re.MULTILINE)
-"""A function of a Python file that may be a recipe, or one that it imports under another name."""
 MOST_NAMED = 12
 FOUND = {
     "tp": r"tensor_(?:model_)?parallel(?:_size|_degree|ism)?|tp_size|tp|model_parallel_size",
@@ -30,16 +27,8 @@ FOUND = {
 """Names that launchers have for an axis or a size of the workload."""
 
 
-def recipes_in(text: str) -> list[str]:
-    """Names of recipes of Megatron-Bridge that a Python file holds or imports."""
-    return [name for pair in _FUNCTION.findall(text) for name in pair if name.removesuffix("_config") in recipes()]
-
-
 def not_read(path: Path, text: str) -> str:
     """What the file is, and the `project` command with the sizes that stand in it."""
-    if names := recipes_in(text):
-        shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
-        return f"holds {len(names)} recipes; name one: primus-search project --recipe {names[0]} ({shown})"
     kind = next(
         what
         for end, *marks, what in key_table("other_files")["kinds"]

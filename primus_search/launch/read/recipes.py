@@ -213,16 +213,11 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     for words in reversed([*commands, *script.commands]):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
-        overrides = {
-            _setting(found[1], found[2]): written(found[3].strip(QUOTES).removeprefix("torch."))
-            for word in words
-            if (found := _OVERRIDE.fullmatch(word))
-        }
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
         plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
-        overrides = plain | _of_sections(words) | overrides
+        overrides = plain | overrides_of(words)
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
@@ -258,6 +253,13 @@ def _meant(given: Mapping[str, str], means: Mapping[str, Mapping[str, Settings]]
         for value, settings in meant
         for name, one in settings.items()
     }
+
+
+def overrides_of(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of `section.key=value` and of whole sections, by their last names."""
+    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)))
+    single = {_setting(one[1], one[2]): written(one[3].strip(QUOTES).removeprefix("torch.")) for one in found}
+    return _of_sections(words) | single
 
 
 def _precision(name: str) -> dict[str, Any]:
