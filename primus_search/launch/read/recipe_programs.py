@@ -6,7 +6,7 @@ A function is followed by its syntax tree and never run; what it leaves out is t
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,24 @@ from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.recipes import COMMANDS, NamedRecipe, of_recipe, overrides_of, recipes
+from primus_search.launch.read.recipes import (
+    COMMANDS,
+    NAMED,
+    NamedRecipe,
+    of_recipe,
+    overrides_of,
+    recipes,
+    recipes_named,
+)
 from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.values.model import Model
 
 MOST_NAMED = 12
-NAMED = re.compile(r"\b[a-z]\w{1,200}_config\b")
 _DOCUMENT = re.compile(
     r"^(?:DEFAULT_)?CONFIG_\w{1,40}\s*(?::[^=\n]+)?=[^\n]*['\"]([\w.-]{1,80}\.ya?ml)['\"]", re.MULTILINE
 )
 """The document whose settings a program lays over its recipe."""
-
-
-def recipes_named(names: Iterable[str]) -> list[str]:
-    """Those of some names that are recipes of Megatron-Bridge."""
-    return list(dict.fromkeys(one for one in names if one.removesuffix("_config") in recipes()))
 
 
 def of_program(

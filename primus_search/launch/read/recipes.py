@@ -10,7 +10,7 @@ writes them.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -89,6 +89,14 @@ def recipes() -> Mapping[str, Recipe]:
         given = {key: value for key, value in settings.items() if value is not None}
         found[name] = Recipe(model, {**of_class, **given})
     return found
+
+
+NAMED = re.compile(r"\b[a-z]\w{1,200}_config\b")
+
+
+def recipes_named(names: Iterable[str]) -> list[str]:
+    """Those of some names that are recipes."""
+    return list(dict.fromkeys(one for one in names if one.removesuffix("_config") in recipes()))
 
 
 def is_recipe(path: Path) -> bool:
@@ -233,14 +241,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
     if runs:
         return runs[0]
     exits = f"line {script.left}: the script exits before it " if script.left else ""
-    named = next(
-        (
-            f": primus-search project --recipe {one}"
-            for one in re.findall(r"\b\w{1,200}_config\b", text)
-            if one.removesuffix("_config") in recipes()
-        ),
-        "",
-    )
+    named = next((f": primus-search project --recipe {one}" for one in recipes_named(NAMED.findall(text))), "")
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
 
 
