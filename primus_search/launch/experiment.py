@@ -91,6 +91,7 @@ def experiment_of(
     """An experiment from its settings under the names of the contract; `origin`: what a file calls some of them."""
     model, problems = loaded
     row = settled(framework, row, model)
+    sizes = {**sizes, "add_bias_linear": model.has_linear_bias} if model else sizes
     has_experts = model is None or model.is_moe
     decided = decided_keys(framework, row, sizes, has_experts=has_experts)
     decided |= workload_keys(framework, sizes, has_experts=has_experts)

@@ -12,11 +12,11 @@ from primus_search.cost.memory.activations import kept_by_operation, saved_tenso
 from primus_search.cost.memory.chunk_memory import MemoryTable, memory_by_rank
 from primus_search.cost.memory.held_microbatches import held_microbatches
 from primus_search.cost.memory.share import Share
-from primus_search.files.hardware_files import load_hardware
+from primus_search.files.hardware_files import load_hardware, load_stack
 from primus_search.files.search_path import FileKind, names
 from primus_search.models.model_files import load_model
 from primus_search.space.context import FACTS
-from primus_search.values.candidates import Candidates, PipelineOrder, Recompute, RecomputeMethod, Sharding
+from primus_search.values.candidates import Candidates, Fp8, PipelineOrder, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.layout import BALANCED
 from primus_search.values.machine.cluster import Cluster
@@ -219,6 +219,22 @@ def test_megatron_distributed_optimizer_needs_6_plus_12_over_d_bytes() -> None:
     )
     per_param = float((m.weights + m.gradients + m.optimizer)[0]) / (LLAMA_70B.total_params / 2)
     assert per_param == pytest.approx(6 + 12 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "copies"), [("megatron_lm", 2.0), ("primus_megatron", 1.0)])
+def test_weights_that_are_cast_once_a_step_are_kept_by_rows_and_on_nvidia_by_columns(name: str, copies: float) -> None:
+    """Beside BF16 weights; of four bits both are a byte, and gathered FP8 weights need none."""
+    linear = LLAMA_70B.total_params - 2 * LLAMA_70B.head_params - LLAMA_70B.num_layers * 2 * LLAMA_70B.hidden
+    for is_gathered in (False, True):
+        stack = with_numbers(load_stack(name), {"has_fp8_param_gather": is_gathered})
+        table = MemoryTable(Job(LLAMA_70B, cluster(1, stack), Workload(seq_length=64, global_batch_size=8)))
+        held = {
+            fp8: float(table.memory(Candidates.table(fp8=int(fp8))).weights[0]) for fp8 in Fp8 if fp8 != Fp8.ROWWISE
+        }
+        per_param = {fp8: (one - held[Fp8.NONE]) / linear for fp8, one in held.items()}
+        wanted = dict.fromkeys((Fp8.HYBRID, Fp8.DELAYED, Fp8.BLOCKWISE, Fp8.MXFP8), 0.0 if is_gathered else copies)
+        wanted |= dict.fromkeys((Fp8.NVFP4, Fp8.MXFP4), 0.0 if is_gathered else 1.0)
+        assert per_param == pytest.approx({Fp8.NONE: 0.0, **wanted}, rel=1e-3, abs=1e-6)
 
 
 def test_weights_of_all_ranks_are_the_model() -> None:

@@ -168,10 +168,28 @@ def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
 def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
     row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
     stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
-    written = {"bf16": True} | deciding_settings(MEGATRON, stack, row, has_experts=True, ranks=8)
+    written = {"bf16": True, "add_bias_linear": True} | deciding_settings(
+        MEGATRON, stack, row, has_experts=True, ranks=8
+    )
     assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
     priced = decided_keys(MEGATRON, row, written, has_experts=True)
     assert (one.settings.keys() <= priced) is not one.is_part
+
+
+@pytest.mark.parametrize("name", ["megatron", "primus", "nemo"])
+@pytest.mark.parametrize(
+    ("has_bias", "dropout", "is_fused"), [(True, 0.0, False), (False, 0.1, False), (False, 0.0, True)]
+)
+def test_an_addition_without_bias_and_dropout_is_one_kernel_either_way(
+    name: str, has_bias: bool, dropout: float, is_fused: bool
+) -> None:
+    """Of a recipe of Megatron-Bridge that sets no fusion, too, whose class has it off."""
+    job = {"bias_dropout_fusion": False, "add_bias_linear": has_bias, "hidden_dropout": dropout}
+    for given in [job, {**job, "bias_dropout_fusion": True}] + (
+        [dict(list(job.items())[1:])] if name == "nemo" else []
+    ):
+        found = decided_numbers(load_framework(name), ROW, given, has_experts=False).get("has_fused_residual", True)
+        assert found is (given.get("bias_dropout_fusion", False) or is_fused)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ ILLEGAL = {
     "--recompute-granularity full --recompute-method block --checkpoint-activations": "older_names",
     "--expert-model-parallel-size 2": "",
     "--num-layers many": "num_layers",
+    "--ddp-num-buckets 4 --ddp-bucket-size 40000000": "buckets_by_number_or_size",
 }
 
 

@@ -92,7 +92,8 @@ def recipes_of_models() -> dict[str, dict[str, list[str]]]:
     for recipe, one in recipes().items():
         if not fits_its_gpus(recipe):
             continue
-        name = named.get(models.get(one.model.lower()), one.model)
+        has_towers = one.model in DRAWN["recipes"].values()  # whose text model is a preset, too
+        name = one.model if has_towers else named.get(models.get(one.model.lower()), one.model)
         found.setdefault(name, {}).setdefault(mode_of(recipe), []).append(recipe)
     return found
 
@@ -118,6 +119,8 @@ def with_setting(rng: random.Random, job: LaunchJob) -> LaunchJob:
     written = [one for one in job.framework.decides if one.key or (one.settings and not one.formats)]
     free = [one for one in written if job.framework.fixes.get(one.number) is None]
     ours = [one for one in free if job.model.is_moe or not one.of_experts]
+    plain = {} if job.model.has_linear_bias else {"has_fused_residual"}  # fused or not, a file says one addition
+    ours = [one for one in ours if one.number not in plain]
     if not ours:
         return job
     picked = rng.choice(ours)

@@ -16,7 +16,7 @@ from primus_search.cost.laws.optimizer import END_MOMENTS, MATRIX_MOMENTS
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.padded_buffers import padded
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, Share, fp8_layouts, keeps_gathered, shards_weights
-from primus_search.values.candidates import Floats, Optimizer, Sharding
+from primus_search.values.candidates import Floats, Fp8, Optimizer, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import master_bytes, state_bytes
 from primus_search.values.model import LayerKind, Model, adapted_matrices
@@ -127,7 +127,7 @@ def state(
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three, HSDP inside its groups (the optimizer across
     them, too: `shards_optimizer_across`). Under FP8 with weights cast once per step,
-    linear weights have a second copy in FP8 beside the BF16 one; not under FSDP, which gathers them each time. FSDP
+    linear weights have copies in FP8 beside the BF16 one (`fp8_cache_bytes`); not under FSDP, which gathers them. FSDP
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
     the host holds its moments there, and the masters unless those stay (`keeps_hosted_masters`): of Qwen3-30B-A3B on
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
@@ -146,7 +146,8 @@ def state(
         weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
     layouts = is_linear * fp8_layouts(stack, s)
     weight = np.where(layouts > 0.0, FP8_BYTES * layouts, weight)
-    cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, FP8_BYTES, 0.0)
+    copies = np.where(s.fp8 < Fp8.NVFP4, stack.memory.fp8_cache_bytes, FP8_BYTES)  # of four bits: two of half a byte
+    cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, copies, 0.0)
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,

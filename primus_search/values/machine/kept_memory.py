@@ -20,6 +20,8 @@ class KeptMemory:
     split_fused_logit_bytes  `fused_logit_bytes` where the vocabulary is split; 0: the same.
     score_bytes  Bytes kept per attention score without a flash kernel: softmax in BF16 (2), or in FP32 and its BF16
         cast (6).
+    fp8_cache_bytes  Bytes per parameter of the copies in FP8 of a BF16 weight that are kept where weights are cast once
+        per step: 1 by rows, 2 by columns as well.
     saves_fp8_inputs  Under an FP8 recipe a linear keeps its input in one byte; otherwise in BF16.
     keeps_fused_qkv  Values stay a view of the joint QKV product, which keeps it alive beside rotated copies.
     caches_dummy_gradients  One weight-gradient placeholder per distinct linear shape lives for the whole run (TE).
@@ -76,6 +78,7 @@ class KeptMemory:
     split_logit_bytes: float
     split_fused_logit_bytes: float
     score_bytes: float
+    fp8_cache_bytes: float = 1.0  # as of stacks of earlier releases
     saves_fp8_inputs: bool
     keeps_fused_qkv: bool
     caches_dummy_gradients: bool
