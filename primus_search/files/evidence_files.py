@@ -120,13 +120,15 @@ class Sites:
     publishers: frozenset[str]
     unmeasured: Mapping[str, tuple[str, ...]]
 
-    def of(self, publisher: str, device: str) -> SiteErrors | None:
-        """What a device has on the cluster of a publisher; None where runs of theirs are in the fits."""
-        return None if publisher in self.publishers else self.on(device)
+    def of(self, publisher: str, fabric: str) -> SiteErrors | None:
+        """What a fabric has on the cluster of a publisher; None where runs of theirs are in the fits."""
+        return None if publisher in self.publishers else self.on(fabric)
 
-    def on(self, device: str) -> SiteErrors:
-        """What a device has on a cluster that no fit has seen."""
-        return replace(self.errors, new_families=self.unmeasured.get(device, ()))
+    def on(self, fabric: str, errors: SiteErrors | None = None) -> SiteErrors:
+        """What a device with its transport (`Cluster.fabric`) has on a cluster that no fit has seen; errors: of any."""
+        found, (device, _, transport) = errors or self.errors, fabric.partition("@")
+        exchange = math.hypot(found.exchange, found.transport) if transport else found.exchange
+        return replace(found, new_families=self.unmeasured.get(device, ()), exchange=exchange)
 
 
 @lru_cache(maxsize=1)

@@ -261,7 +261,7 @@ def site_of(hardware: Hardware, publisher: str = "") -> SiteErrors | None:
     """Errors of a cluster of somebody's; None on a machine that its own file was measured on, and for a publisher whose
     runs are in the fits."""
     device, is_sold = hardware.accelerator, hardware.accelerator.vendor in VENDORS
-    return load_sites().of(publisher, device.name) if is_sold else None
+    return load_sites().of(publisher, f"{device.name}@{hardware.network.transport}") if is_sold else None
 
 
 VENDORS = ("amd", "nvidia")

@@ -73,6 +73,14 @@ def test_devices_whose_rate_no_run_of_a_family_identified_are_known_by_name() ->
     assert (b300.new_families, gb300.new_families) == (("dense",), ())
 
 
+def test_a_transport_that_no_fitted_run_used_widens_what_exchange_leaves_unknown() -> None:
+    own, other = (load_cluster(name, 32).site for name in ("b300", "b300@efa"))
+    assert own is not None and other is not None
+    exposed = Exposed(host=np.zeros(2), exchange=np.array([0.0, 0.4]))
+    widths = [site_half_width(site, DENSE, exposed) for site in (own, other)]
+    assert widths[0][0] == widths[1][0] and widths[0][1] < widths[1][1]
+
+
 def test_two_rows_of_a_ranking_compare_closer_than_either_is_known() -> None:
     found = interval(THEIRS, DENSE, *ONE)
     assert comparison(THEIRS, DENSE) < found.high[0] / found.expected[0] - 1.0

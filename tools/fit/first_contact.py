@@ -94,10 +94,11 @@ class Seen:
         return np.array([1.0, self.stack_half if named else 0.0, float(not named), *shares])
 
     @property
-    def device(self) -> float:
-        """Standard deviation of the device's rate, which is not fitted here."""
-        site = load_sites().on(self.run.cluster.accelerator.name)
-        return site.device if self.run.family in site.new_families else 0.0
+    def held_deviation(self) -> float:
+        """Standard deviation of what is not fitted here: the device's rate, its transport."""
+        site = load_sites().on(self.run.cluster.fabric, replace(load_sites().errors, exchange=0.0))
+        is_new = self.run.family in site.new_families
+        return float(np.hypot(site.device * is_new, site.exchange * self.exposed.exchange[0]))
 
     @property
     def stacks(self) -> Floats:
@@ -109,13 +110,12 @@ class Seen:
 
     def ends(self, errors: SiteErrors) -> tuple[float, float, float]:
         """Logarithms of measured / projected at both ends of the 90 % band, and of what is to be expected."""
-        model = self.run.model
-        errors = replace(errors, new_families=load_sites().on(self.run.cluster.accelerator.name).new_families)
+        errors = load_sites().on(self.run.cluster.fabric, errors)
         if self.mixture is not None:
-            mixed = self.mixture.rate(model, errors, self.exposed)
+            mixed = self.mixture.rate(self.run.model, errors, self.exposed)
             return float(np.log(mixed.low / mixed.rate)), float(np.log(mixed.high / mixed.rate)), 0.0
         middle = float(np.log(errors.mean_ratio))
-        half = float(site_half_width(errors, model, self.exposed, self.stack_half)[0])
+        half = float(site_half_width(errors, self.run.model, self.exposed, self.stack_half)[0])
         return middle - half, middle + half, middle
 
 
@@ -231,7 +231,7 @@ def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str
     def scales(x: Floats) -> Floats:
         """Standard deviation of every error; x: logarithms of makers' rest, of `PARTS`, of the factor of experts."""
         own = (by_part**2 @ np.exp(2.0 * x[:-1])) * np.where(whole.is_moe, np.exp(2.0 * x[-1]), 1.0)
-        return np.asarray(np.sqrt(own + whole.devices**2))
+        return np.asarray(np.sqrt(own + whole.held**2))
 
     def cost(x: Floats) -> float:
         found = scales(x[2:])
@@ -261,7 +261,7 @@ class _Distinct:
     may be of, these one run after the other (`Seen.stacks`), and which runs are of one group."""
 
     errors: Floats
-    devices: Floats
+    held: Floats
     features: Floats
     is_moe: Bools
     is_makers: Bools
@@ -278,7 +278,7 @@ class _Distinct:
         count, each = len(firsts), [one.stacks for one in firsts]
         return cls(
             errors=np.array([np.mean([rows[i].error for i in members]) for members in alike]),
-            devices=np.array([one.device for one in firsts]),
+            held=np.array([one.held_deviation for one in firsts]),
             features=np.array([one.features for one in firsts]),
             is_moe=np.array([one.run.model.is_moe for one in firsts]),
             is_makers=np.full(count, is_makers),

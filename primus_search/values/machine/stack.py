@@ -308,6 +308,7 @@ class SiteErrors:
     software  Standard deviation of a mixture over stacks that the software itself has no part in.
     device  Standard deviation on a device whose rate no run of such a family identified.
     exchange  Standard deviation of a step that is nothing but exposed exchanges.
+    transport  The same beside it where they travel over a transport that no run of a fit used (`NAME@efa`).
     host  Standard deviation of a step that is nothing but launches and fixed host time.
     moe_factor  Standard deviations of models with experts over those of dense ones.
     quantile  95th percentile of the error over its standard deviation.
@@ -324,6 +325,7 @@ class SiteErrors:
     software: float
     device: float
     exchange: float
+    transport: float = 0.0  # files of earlier releases have none
     host: float
     moe_factor: float
     quantile: float
