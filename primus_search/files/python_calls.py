@@ -385,7 +385,8 @@ class PythonModule:
             module.steps, module.depth = max(module.steps, self.steps), max(module.depth, self.depth)
             found = module.returned(name, arguments, keywords)
             self.made += module.made if module is not self else []
-            return found
+            is_built = isinstance(found, CallRecord) and found.name in BUILT
+            return Unknown(f"{name}()") if is_built and self.options is not None else found
         name = function.name if isinstance(function, Name) else ""
         if isinstance(function, CallRecord) and function.name:
             name = f"{function.last}.called"
@@ -426,6 +427,8 @@ def _unknown(node: ast.expr) -> Unknown:
 
 SELF = Unknown("self")
 """An object of a class of the file, whose attributes are kept with the options."""
+BUILT = ("list", "set", "sorted", "tuple")
+"""Calls of Python's own whose values only a run has: the function that returns one is named."""
 WRAPPED = ("Partial", "Config", "partial")
 """Calls that keep another with its arguments (NeMo-Run, functools)."""
 

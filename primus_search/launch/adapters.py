@@ -13,6 +13,7 @@ from typing import Any
 
 from primus_search.files.known_keys import key_table
 from primus_search.launch.contract import fits, holds, is_off, number_in
+from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
@@ -27,6 +28,7 @@ class LoraKeys:
     when      keys, which may have `*`, and the values with which a file trains adapters; `unless`: with which none,
               whatever other keys say
     means     modules that a name of one stands for
+    every     patterns of what a function is called that gives all linear layers
     switches  keys that put adapters on modules, beside those of `modules`
     bases     formats of frozen weights by the value of a key, which may have `*`
     defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
@@ -40,6 +42,7 @@ class LoraKeys:
     alpha: tuple[str, ...] = ()
     dropout: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    every: str = ""
     switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
@@ -99,7 +102,8 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
         found |= {} if number is None else {name: number}
     key = next((key for key in keys.modules if not is_off(given.get(key))), "")
     switched = [one for name, many in keys.switches.items() if not is_off(given.get(name)) for one in many]
-    listed = _listed(key, given[key]) if key else []
+    is_every = bool(key) and UNSET.search(str(given[key])) and fits(given[key], keys.every)
+    listed = ["all-linear"] if is_every else _listed(key, given[key]) if key else []
     named = [*listed, *switched] or list(found.get("modules", []))
     found["modules"] = list(dict.fromkeys(part for one in named for part in keys.means.get(one, (one,))))
     of_base = (base for key, words in keys.bases.items() for word, base in words.items() if fits(given.get(key), word))
@@ -128,6 +132,8 @@ def _listed(key: str, value: Any) -> list[str]:
         tails = [f"{start}{part}{end}" for part in either.split("|")]
         of_hub = [name for tail in tails for name in HUB_NAMES if fnmatchcase(name, tail)]
         matched = of_hub or [name for tail in tails for name in JOINT_STYLE if fnmatchcase(name, tail)]
+        if missing := UNSET.search(one):
+            raise ValueError(f"{key} depends on {missing[1]}: give the names of modules")
         if not _NAME.fullmatch(one) and not (_PATTERN.fullmatch(one) and matched):
             raise ValueError(f"{key}: {one[:80]!r} is a pattern of layers; name modules (linear_qkv, q_proj ...)")
         found += [one] if _NAME.fullmatch(one) else matched

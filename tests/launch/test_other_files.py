@@ -9,10 +9,20 @@ from primus_search.launch.read.experiments import read_experiment
 
 SAID = {
     "train.py": ("from transformers import TrainingArguments", "is Python (Hugging Face Trainer), which is not run"),
-    "registry.py": (
-        "import nemo.\ndef llama3_8b() -> ConfigContainer: ...\ndef llama3_70b() -> run.Config: ...\n",
-        "is Python (a recipe of Megatron-Bridge or NeMo), which is not run",
+    "registry.py": ("import nemo.collections\ndef pretrain_recipe(): ...", "defines recipes of NeMo 2"),
+    "llm.py": ("from nemo.collections import llm\nllm.train()", "starts no pretrain_recipe or finetune_recipe"),
+    "own.py": (
+        "import megatron.bridge\ndef own() -> ConfigContainer: ...",
+        "configuration of Megatron-Bridge that is of no shipped recipe",
     ),
+    "jax.py": ("import easydel as ed\ned.SFTTrainer()", "is a program of EasyDeL (JAX)"),
+    "cloud.py": ("import sagemaker\nHuggingFace(entry_point='a.py')", "give the program that it starts"),
+    "modal.py": ("import modal\napp = modal.App()", "starts a job on Modal"),
+    "ray.py": ("from ray.train.torch import TorchTrainer", "starts workers of Ray Train"),
+    "parsed.py": ("parser = HfArgumentParser(TrainingArguments)", "takes its job from the command line"),
+    "light.py": ("class Net(LightningModule): ...", "is a program of Lightning with a model of its own"),
+    "loop.py": ("class Net(nn.Module): ...\nloss.backward()", "is a training loop with a model of its own"),
+    "classes.py": ("@dataclass\nclass Own:\n    batch_size: int = 4", "is a module of classes of settings"),
     "ds.json": ('{"zero_optimization": {"stage": 3}}', "is DeepSpeed's JSON, which names no model"),
     "config.json": ('{"model_type": "llama"}', "is a model's config.json: give it as --model"),
     "fsdp.yaml": ("compute_environment: LOCAL_MACHINE", "is accelerate's YAML, which names no model"),

@@ -93,6 +93,18 @@ from trl import GRPOConfig, GRPOTrainer
 config = dict(per_device_train_batch_size=8, max_prompt_length=512, max_completion_length=1024, bf16=True)
 GRPOTrainer(model="Qwen/Qwen2.5-0.5B-Instruct", args=GRPOConfig(**config), reward_funcs=score)
 """
+TINY = """
+model_name = "tiny_LLaMA_1b"
+num_of_devices = 8
+global_batch_size = 512
+micro_batch_size = 8
+batch_size = global_batch_size // num_of_devices
+
+def setup(devices=8, tpu=False):
+    if tpu:
+        import torch_xla.core.xla_model as xm
+    strategy = FSDPStrategy(auto_wrap_policy={Block}, activation_checkpointing_policy=None)
+"""
 MLPERF = """
 source $(dirname ${BASH_SOURCE[0]})/config_common.sh
 export MODEL_SIZE="405b"
@@ -146,6 +158,7 @@ FILES = {
     "tune.py": TRAINER,
     "sloth.py": SLOTH,
     "grpo.py": GRPO,
+    "tiny.py": TINY,
 }
 JOBS: dict[str, dict[str, Any]] = {
     "recipe.py": {"program": "NeMo 2 (recipe in Python)", "seq_length": 8192, "batch": 256, "gpus": 64, "tp": 8,
@@ -168,6 +181,8 @@ JOBS: dict[str, dict[str, Any]] = {
                         "sharding": "fsdp2"},
     "fairseq2.yaml": {"program": "fairseq2", "seq_length": 4096, "micro_batch_size": 2, "batch": 64,
                       "recompute": "full"},
+    "tiny.py": {"program": "TinyLlama (lit-gpt, FSDP)", "seq_length": 2048, "batch": 512,
+                "micro_batch_size": 8, "gpus": 8, "sharding": "fsdp2"},
     "grpo.py": {"program": "Hugging Face Trainer (GRPO, program in Python)", "seq_length": 1536, "batch": 128},
 }  # fmt: skip
 
@@ -207,6 +222,24 @@ def test_adapters_of_a_recipe_are_those_that_it_sets(
     (tmp_path / "lora.py").write_text(text)
     lora = read_experiment(tmp_path / "lora.py").tuning["lora"]
     assert (lora["rank"], lora["alpha"], lora["modules"]) == (rank, alpha, modules)
+
+
+def test_modules_that_a_function_finds_are_all_linear_layers(tmp_path: Path) -> None:
+    find = """
+def find_all_linear_names(model):
+    names = set()
+    for name, module in model.named_modules():
+        names.add(name.split(".")[-1])
+    return list(names)
+"""
+    adapters = "LoraConfig(r=4, target_modules=find_all_linear_names(model))\n"
+    (tmp_path / "tune.py").write_text("from peft import LoraConfig\n" + find + TRAINER + adapters)
+    assert read_experiment(tmp_path / "tune.py").tuning["lora"]["modules"] == ["all-linear"]
+    (tmp_path / "tune.py").write_text(
+        "from peft import LoraConfig\n" + TRAINER + adapters.replace("find_all_linear_names", "chosen")
+    )
+    with pytest.raises(InputError, match=r"target_modules depends on chosen\(\): give the names of modules"):
+        read_experiment(tmp_path / "tune.py")
 
 
 @pytest.mark.parametrize(
