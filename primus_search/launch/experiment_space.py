@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.units import GIB
 from primus_search.declare.overrides import set_values
 from primus_search.declare.space_file import make_space
@@ -61,6 +61,8 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     if [name for name in missing if f"workload.{name}" not in given]:
         what = f"does not set {' and '.join(missing)}; add {' '.join(f'--set {name}=N' for name in missing)}"
         raise InputError([Problem(str(experiment.path), what)])
+    with readable(str(experiment.path)):
+        trained = workload_settings(experiment.tuning, experiment.model)
     data: dict[str, Any] = {
         "name": experiment.path.stem,
         "model": begun.model,
@@ -70,7 +72,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
             "seq_length": experiment.seq_length or 1,
             "global_batch_size": experiment.global_batch_size or 1,
             **with_lengths(experiment.workload, given),
-            **workload_settings(experiment.tuning, experiment.model),
+            **trained,
         },
         "space": {axis: _given(axis, row) for axis in row if not KNOB[axis].detail_of},
         "search": {"memory_margin": 0.0},

@@ -95,6 +95,11 @@ training_config:
         --max_completion_length 8192 --global_batch_size 64 --micro_batch_size 1 --tensor_model_parallel_size 2""",
     "dpo.sh": """NPROC_PER_NODE=8 megatron rlhf --rlhf_type dpo --model Qwen/Qwen3-8B --max_length 1000 \\
         --global_batch_size 64 --micro_batch_size 1 --tensor_model_parallel_size 2""",
+    "fsdp_src.sh": """srun torchrun --nproc_per_node=8 --nnodes=2 ../src/train.py --max_context_width=8192 \\
+        --num_layers=32 --num_key_value_heads=8 --intermediate_size=14336 --hidden_width=4096 --num_heads=32 \\
+        --model_type=llama_v3 --train_batch_size=1 --sharding_strategy=full --offload_activations=1""",
+    "pairs.sh": """deepspeed --num_gpus 8 --module openrlhf.cli.train_dpo --train.batch_size 256 \\
+        --train.micro_batch_size 1 --model.model_name_or_path Qwen/Qwen3-8B --data.max_len 8192 --ds.zero_stage 3""",
     "squad.yaml": """
 step_scheduler: {global_batch_size: 64, local_batch_size: 4}
 model: {pretrained_model_name_or_path: google/gemma-7b, attn_implementation: eager}
@@ -133,6 +138,9 @@ JOBS: dict[str, dict[str, Any]] = {
     "plain.sh": {"program": "Hugging Face Trainer", "seq_length": 1024, "micro_batch_size": 2},
     "rlhf.sh": {"gpus": 8, "seq_length": 9192, "batch": 64, "micro_batch_size": 1, "tp": 2},
     "dpo.sh": {"gpus": 8, "seq_length": 1000, "batch": 128, "micro_batch_size": 2, "tp": 2},
+    "fsdp_src.sh": {"gpus": 16, "seq_length": 8192, "batch": 16, "micro_batch_size": 1, "sharding": "fsdp2",
+                    "recompute": "full"},
+    "pairs.sh": {"gpus": 8, "seq_length": 8192, "batch": 512, "micro_batch_size": 2, "sharding": "fsdp2"},
     "squad.yaml": {"model": "gemma_7b", "seq_length": 2048, "batch": 64, "micro_batch_size": 4},
     "launch.sh": {"program": "Hugging Face Trainer", "gpus": 1, "micro_batch_size": 2},
     "cookbook.sh": {"model": "llama3.1_8b", "gpus": 16, "seq_length": 4096, "batch": 128, "sharding": "fsdp2",
@@ -202,6 +210,25 @@ def test_a_length_by_a_name_of_its_own_is_not_assumed(tmp_path: Path) -> None:
 def test_a_trainer_without_a_configuration_says_that_nothing_is_sharded(folder: Path) -> None:
     said = [note for note in read_experiment(folder / "plain.sh").assumed if note.startswith("sharding = none")]
     assert len(said) == 1 and "accelerate or DeepSpeed" in said[0]
+
+
+def test_a_module_that_no_model_has_is_refused_in_words(tmp_path: Path) -> None:
+    given = " --use_lora True --lora_r 8 --lora_target_modules auto"
+    (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 train.py {TUNE}{given}", encoding="utf-8")
+    with pytest.raises(InputError, match="modules auto; known: "):
+        space_of(start(tmp_path / "tune.sh", "h100", 0), [], None, "")
+
+
+def test_the_vocabulary_that_a_file_of_nemo_overrides_is_the_models(tmp_path: Path) -> None:
+    (tmp_path / "qwen.yaml").write_text("""
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+model: {micro_batch_size: 1, global_batch_size: 8, tensor_model_parallel_size: 1, encoder_seq_length: 4096,
+  num_layers: 40, hidden_size: 2560, ffn_hidden_size: 6912, num_attention_heads: 20, activation: fast-swiglu,
+  normalization: rmsnorm, bias: false, position_embedding_type: rope, share_embeddings_and_output_weights: false,
+  make_vocab_size_divisible_by: 128, override_vocab_size: 151936}
+""")
+    model = read_experiment(tmp_path / "qwen.yaml").model
+    assert model is not None and model.vocab_size == 151936
 
 
 @pytest.mark.parametrize("given", ["--task DPO", "--tuner_type adalora", "--train_type longlora"])

@@ -210,10 +210,6 @@ def of_given(
     _refuse_unknown(launcher, values)
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
-    if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
-        defaults = {name: count for name, count in launcher.defaults.items() if name not in launcher.formulas}
-        counts_of = {name: found.get(name, defaults.get(name)) for name in ("global_batch_size", "micro_batch_size")}
-        found |= {name: 2 * whole(name, count, least=1) for name, count in counts_of.items() if count is not None}
     cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
     assumed = {
         key: row
@@ -222,6 +218,8 @@ def of_given(
     }
     found |= {key: value for key, (value, _) in assumed.items()}
     found |= sized(launcher, given, found, started.gpus or world, loaded)
+    if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
+        found |= {name: 2 * whole(name, found[name], least=1) for name in (BATCH, MICRO_BATCH) if name in found}
     found = {key: _as_script_words(value) for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract
     read = meant(path, load_framework(launcher.contract), found, started.gpus or world, loaded, started)
