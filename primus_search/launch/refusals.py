@@ -263,6 +263,8 @@ def named(release: Release, given: Settings) -> dict[str, Any]:
 def typed(one: Argument, value: Any) -> Any:
     """A given value as the type of its argument. Raises ValueError for one of another type or none of its choices."""
     if one.kind == "flag":
+        if one.flags and not isinstance(value, bool) and str(value).lower() not in SAID:
+            raise ValueError(f"{one.name}: {str(value)[:80]!r} follows a switch, which takes no value")
         return not is_off(value)
     words = [str(part) for part in value] if isinstance(value, list) else _BRACKETS.sub(" ", str(value)).split()
     if value is None or (one.default is None and str(value).lower() in ("none", "null")):
@@ -282,6 +284,8 @@ def typed(one: Argument, value: Any) -> Any:
     return str(value)
 
 
+SAID = ("true", "false", "none", "null", "")
+"""Values of a switch of a command line as logs and mappings of arguments have them."""
 _BRACKETS = re.compile(r"[\[\](),'\"]")
 
 

@@ -176,6 +176,17 @@ def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type
     assert (one.settings.keys() <= priced) is not one.is_part
 
 
+@pytest.mark.parametrize(
+    ("recipe", "masters"), [("delayed", 4.0), ("tensorwise", 0.0), ("blockwise", 0.0), ("mxfp8", 0.0)]
+)
+@pytest.mark.parametrize("is_aware", [True, False])
+def test_weights_in_fp32_are_updated_in_place(recipe: str, masters: float, is_aware: bool) -> None:
+    """Without --bf16 and --fp16; Transformer Engine's FusedAdam has masters of its own under delayed scales."""
+    given = {"fp8_recipe": recipe, "use_precision_aware_optimizer": is_aware}
+    found = decided_numbers(MEGATRON, ROW | {"sharding": "distributed_optimizer"}, given, has_experts=False)
+    assert found["master_weight_bytes"] == (masters if is_aware else 0.0)
+
+
 @pytest.mark.parametrize("name", ["megatron", "primus", "nemo"])
 @pytest.mark.parametrize(
     ("has_bias", "dropout", "is_fused"), [(True, 0.0, False), (False, 0.1, False), (False, 0.0, True)]
