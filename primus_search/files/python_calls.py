@@ -11,6 +11,7 @@ import ast
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -325,6 +326,8 @@ class PythonModule:
                 return found
             case ast.Lambda(args, body) if self.options is not None:
                 self._value(body, scope | {one.arg: Unknown(one.arg) for one in args.args})
+            case ast.ListComp(one, [ast.comprehension(target, over, tests)]):
+                return self._comprehended(one, target, self._value(over, scope), tests, dict(scope))
             case ast.IfExp(test, body, otherwise):
                 answer = self._value(test, scope)
                 if not isinstance(answer, Unknown | CallRecord | Name):
@@ -337,6 +340,23 @@ class PythonModule:
                 if is_there or (isinstance(owner, dict) and isinstance(at, str | int) and at in owner):
                     return owner[at]
         return Unknown(ast.unparse(node)[:80])
+
+    def _comprehended(
+        self, one: ast.expr, target: ast.expr, over: Any, tests: Sequence[ast.expr], scope: dict[str, Any]
+    ) -> Any:
+        """The values of a list that is made of another; `Unknown` where one of its tests has no answer."""
+        if not isinstance(over, list):
+            return Unknown(ast.unparse(one)[:80])
+        made = []
+        for value in over:
+            if self.steps > MOST_STEPS:
+                raise ValueError("functions of so many steps are not read")
+            self._assign(target, value, scope)
+            answers = [self._value(test, scope) for test in tests]
+            if any(isinstance(answer, Unknown | CallRecord | Name) for answer in answers):
+                return Unknown(ast.unparse(one)[:80])
+            made += [self._value(one, scope)] if all(answers) else []
+        return made
 
     def _operated(self, node: ast.expr, op: ast.AST, left: Any, right: Any) -> Any:
         plain, unknown = (bool, int, float, str, list, type(None)), Unknown(ast.unparse(node)[:80])
@@ -362,14 +382,15 @@ class PythonModule:
             owner = self._value(node.func.value, scope)
             if node.func.attr == "add_argument" and arguments:
                 option = str(arguments[-1]).lstrip("-").replace("-", "_")
-                self.made.append(CallRecord("Arguments", (), {option: keywords.get("default")}))
+                absent = Unknown(f"--{option}") if keywords.get("required") is True else None
+                self.made.append(CallRecord("Arguments", (), {option: keywords.get("default", absent)}))
             if isinstance(owner, list) and node.func.attr in ("append", "extend", "insert"):
                 owner += (
                     arguments[-1] if node.func.attr == "extend" and isinstance(arguments[-1], list) else arguments[-1:]
                 )
                 return None
-            if isinstance(owner, str) and node.func.attr in ("lower", "upper", "strip") and not arguments:
-                return str(getattr(owner, node.func.attr)())
+            if isinstance(owner, str) and node.func.attr in METHODS and all(isinstance(one, str) for one in arguments):
+                return getattr(owner, node.func.attr)(*arguments)
             if isinstance(owner, dict) and node.func.attr == "get" and arguments and isinstance(arguments[0], str):
                 return owner.get(*arguments[:2])
             if isinstance(owner, CallRecord):
@@ -401,8 +422,9 @@ class PythonModule:
             return type(arguments[0]).__name__ in [one.name for one in kinds if isinstance(one, Name)]
         if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
             return list(arguments[0])
-        if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float):
-            return int(arguments[0]) if name == "int" and isinstance(arguments[0], float) else arguments[0]
+        if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float | str):
+            given = arguments[0] if isinstance(arguments[0], int | float) else _number_or_text(arguments[0])
+            return int(given) if name == "int" and isinstance(given, float) else given
         if name in ("os.environ.get", "os.getenv"):
             return os.environ.get(*map(str, arguments)) if arguments[1:] else Unknown(f"${arguments[0]}")
         if name.rpartition(".")[2] in WRAPPED and arguments and isinstance(arguments[0], Name):
@@ -419,6 +441,17 @@ class PythonModule:
                 yield one.arg, value
             elif isinstance(value := value.fields if isinstance(value, CallRecord) else value, dict):
                 yield from ((key, part) for key, part in value.items() if isinstance(key, str))
+
+
+METHODS = ("lower", "upper", "strip", "split")
+"""Methods of texts that are followed."""
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _unknown(node: ast.expr) -> Unknown:

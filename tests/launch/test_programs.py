@@ -296,6 +296,34 @@ def test_arguments_give_what_only_a_run_has(tmp_path: Path) -> None:
     assert job.row["micro_batch_size"] == 4
 
 
+def test_arguments_of_a_program_stand_for_the_defaults_of_its_command_line(tmp_path: Path) -> None:
+    batch = """parser.add_argument("--batch", type=int, default=4)
+parser.add_argument("--base", required=True)
+parser.add_argument("--targets", default="q_proj, v_proj,")
+args = parser.parse_args()
+LoraConfig(r=int("8"), target_modules=[one.strip() for one in args.targets.split(",") if one.strip()])
+Tuning("""
+    text = TRAINER.replace("batch_size=2", "batch_size=int(args.batch)").replace("self.name, t", "args.base, t")
+    (tmp_path / "tune.py").write_text("from peft import LoraConfig\n" + text.replace("Tuning(", batch))
+    assert "takes its model from $base, which no preset is" in str(
+        read_experiment(tmp_path / "tune.py", 8).model_problems
+    )
+    words = ["--base", "mistralai/Mistral-7B-v0.1"]
+    job = read_experiment(tmp_path / "tune.py", 8, arguments=words)
+    assert (job.row["micro_batch_size"], job.model and job.model.name) == (4, "mistral_7b")
+    assert (job.tuning["lora"]["rank"], job.tuning["lora"]["modules"]) == (8, ["q_proj", "v_proj"])
+    assert read_experiment(tmp_path / "tune.py", 8, arguments=[*words, "--batch=1"]).row["micro_batch_size"] == 1
+
+
+def test_a_program_of_endless_lists_is_refused_in_time(tmp_path: Path) -> None:
+    nested = "[0 for a in x]"
+    for name in "bcdefgh":
+        nested = f"[{nested} for {name} in x]"
+    (tmp_path / "tune.py").write_text(f"x = [0] * 9999\ny = {nested}\n" + TRAINER)
+    with pytest.raises(InputError):
+        read_experiment(tmp_path / "tune.py", 8)
+
+
 def test_a_setting_given_twice_has_no_value_and_a_default_of_the_command_line_has() -> None:
     text = """
 import argparse

@@ -67,17 +67,17 @@ def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]
             yield from ((f"{group}.", folder / str(group) / f"{name}.yaml") for group, name in one.items())
 
 
-def of_program(path: Path, text: str) -> dict[str, Any]:
+def of_program(path: Path, text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the calls of a program in Python are given, by the name of the call, with the one before it too
     (`llama3_8b.pretrain_recipe.num_nodes`), and alone for those that configure.
 
     It is followed twice: what calls are given, defaults of its command line among that, is what fields of its own
-    arguments have then. What only a run has, or is given twice, is a `MARK`ed name.
+    arguments have then, if its command does not give them. What only a run has, or is given twice, is a `MARK`ed name.
     """
     calls = PythonModule.of(path, text).started({})
     given = [pair for call in calls for pair in call.fields.items()]
     options = {key: one for key, one in _once(given).items() if one is None or isinstance(one, int | float | str)}
-    made = PythonModule.of(path, text).started(options)
+    made = PythonModule.of(path, text).started({**options, **(arguments or {})})
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
     return called | {key: _as_document(one) for key, one in _once(list(_of_calls(made))).items()}

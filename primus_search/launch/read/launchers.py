@@ -19,6 +19,7 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
+from primus_search.files.source import plain
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
@@ -156,8 +157,10 @@ def read_launcher(
     Raises ValueError where adapters alone are trained, and where a setting that counts has no value.
     """
     if path.suffix in ENDS:
-        own = of_program(path, text) if launcher.calls else launcher.inside(settings_of(path, text))
-        given = {PROGRAM: path.stem, **own, **{key: written(value) for key, value in command_settings([*arguments])}}
+        words = ((key, written(value)) for key, value in command_settings([*arguments]))
+        flags = {key: plain(value) if isinstance(value, str) else value for key, value in words}
+        own = of_program(path, text, flags) if launcher.calls else launcher.inside(settings_of(path, text))
+        given = {PROGRAM: path.stem, **own, **flags}
         runs, variables = [list[str]()], dict[str, str]()
         given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
     else:
