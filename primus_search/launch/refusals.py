@@ -178,7 +178,7 @@ def resolved_start(
     table, problems = arguments(release.arguments), list[Refusal]()
     settings = {one.name: one.default for one in table.values()}
     for key, value in named(release, given).items():
-        if key.startswith(VARIABLE):
+        if is_variable(key):
             settings[key] = str(value)
         if key not in table:
             is_left_out = is_off(value) and not release.below  # else a word of it, `none`
@@ -236,7 +236,12 @@ def _shortened(release: Release, settings: Settings, given: Settings) -> dict[st
 
 VARIABLE = "env_"
 """What begins the name of a variable of the environment."""
-_VARIABLE = re.compile(r"\benv_\w+")
+_VARIABLE = re.compile(r"\benv_[A-Z]\w+")
+
+
+def is_variable(key: str) -> bool:
+    """Whether a key is a variable of the job's environment."""
+    return _VARIABLE.fullmatch(key) is not None
 
 
 def variables_of(environ: Mapping[str, str]) -> dict[str, str]:

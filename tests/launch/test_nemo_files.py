@@ -280,6 +280,12 @@ def test_runs_of_a_recipe_that_differ_are_named_by_what_differs(tmp_path: Path) 
     assert read_experiment(path, 8).row["tp"] == 4
 
 
+def test_variables_of_a_job_that_an_override_sets_are_named(tmp_path: Path) -> None:
+    line = "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config 'env_vars={NCCL_ALGO:Ring}'"
+    (tmp_path / "run.sh").write_text(line, encoding="utf-8")
+    assert any(note.startswith("env_vars: {NCCL") for note in read_experiment(tmp_path / "run.sh", 8).not_modelled)
+
+
 def test_a_precision_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
     line = "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config mixed_precision=bf17"
     (tmp_path / "run.sh").write_text(line, encoding="utf-8")

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from primus_search.files.framework_files import load_framework
+from primus_search.launch.read.recipes import model_of, recipes
 from tests.support.judge.checkouts import needs, sources
 from tools.setting_verdicts import settings_below, settings_of, verdict, verdicts
 
@@ -31,6 +32,14 @@ def test_what_a_contract_ignores_has_no_row_of_effects(name: str) -> None:
 def test_every_argument_of_a_release_has_a_verdict(name: str) -> None:
     found = verdicts(name, settings_of(name, RELEASES[name]))
     assert [key for key, kind in found.items() if not kind] == []
+
+
+def test_every_setting_of_a_recipe_that_is_read_has_a_verdict() -> None:
+    """Those of models and data sets of its own among them, which no class of the table has."""
+    framework = load_framework("nemo")
+    found = {key for one in recipes().values() if model_of(one) is not None for key in one.settings}
+    assert len(found) >= 200
+    assert sorted(key for key in found if not verdict(framework, key)) == []
 
 
 @needs("primus")

@@ -177,8 +177,11 @@ def test_a_pattern_of_layers_is_the_model_that_huggingface_has() -> None:
     )
     read = load_model("nano.yaml")
     assert read.layers == nano.layers and read.total_params == nano.total_params
-    # Prediction modules have the layers behind a bar, one module each.
     text = Path("nano.yaml").read_text()
+    Path("biased.yaml").write_text(text + "add_qkv_bias: true\nqk_layernorm: true\nsoftmax_type: learnable\n")
+    more = pattern.count("*") * ((32 + 2 * 2) * 128 + 2 * 128 + 32)  # a bias, two norms of a head, a sink for each head
+    assert load_model("biased.yaml").total_params == nano.total_params + more
+    # Prediction modules have the layers behind a bar, one module each.
     Path("mtp.yaml").write_text(text.replace(f"{pattern}'", f"{pattern}/*E/*E'"))
     attention, experts = (nano.layers[pattern.index(letter)] for letter in "*E")
     found = load_model("mtp.yaml")

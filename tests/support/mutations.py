@@ -161,8 +161,11 @@ def meanings(framework: Framework, key: str) -> set[str]:
 
 
 def can_act(file: LaunchFile, key: str) -> bool:
-    """Whether the lists leave a setting any effect in a job."""
+    """Whether the lists, and other settings that say the same or win over it, leave a setting any effect in a job."""
     framework, experiment, short = file.framework, file.experiment, file.short(key)
+    rest = {one: value for one, value in file.given.items() if one != key}
+    if key in file.given and translated(framework, rest)[0] == translated(framework, file.given)[0]:
+        return False
     said = {verdict(framework, one) for one in file.spellings(key)}
     meant = {verdict(framework, one) for one in meanings(framework, short) - {short}}
     if "cannot matter" in said or meant == {"cannot matter"}:
@@ -190,8 +193,8 @@ def said_values(framework: Framework, key: str) -> list[Any]:
     return words + [one[key] for one in settings if key in one]
 
 
-ALIKE = {"position_embedding_type": ["rope", "yarn", "mrope"]}
-"""Values of a size that are one for time and memory: a rotation at other frequencies."""
+ALIKE = {"position_embedding_type": ["rope", "yarn", "mrope"], "softmax_type": ["vanilla", "off-by-one"]}
+"""Values of a size that are one for time and memory: a rotation at other frequencies, a sink that is a constant."""
 
 
 def priced_alike(framework: Framework, key: str, value: Any) -> list[Any]:
@@ -216,6 +219,8 @@ def other_values(file: LaunchFile, key: str, value: Any) -> list[Any]:
 
     if kind == "flag" or isinstance(value, bool):
         return others((True, False))
+    if kind == "table":
+        return [] if value else [{"NAME": "1"}]
     named = others([*choices, *said_values(file.framework, short)])
     return named if named or choices else others(of_type(kind, value))
 
@@ -456,6 +461,8 @@ def recipe_files(folder: Path, rng: random.Random) -> Iterator[LaunchFile]:
 
 def plain(value: Any) -> str:
     """A value as Hydra reads it."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{one}' for key, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

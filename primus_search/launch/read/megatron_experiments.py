@@ -32,7 +32,7 @@ from primus_search.launch.read.script_arguments import (
     started_with,
 )
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
-from primus_search.launch.refusals import VARIABLE
+from primus_search.launch.refusals import is_variable
 from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.families.megatron_hybrid import PATTERNS
@@ -249,7 +249,7 @@ def of_settings(
 
 def _without_variables(given: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings, and the variables of the job's environment among them."""
-    environ = {key: value for key, value in given.items() if key.startswith(VARIABLE)}
+    environ = {key: value for key, value in given.items() if is_variable(key)}
     return {key: value for key, value in given.items() if key not in environ}, environ
 
 

@@ -70,7 +70,7 @@ def hybrid_layers(fields: Fields, declared: Values) -> Values:
         fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {declared['num_layers']}")
         return {}
     latent = declared["latent"]
-    full: Mixer = LatentMixer(num_heads=declared["num_heads"], latent=latent) if latent else parts.attention(declared)
+    full: Mixer = LatentMixer(num_heads=declared["num_heads"], latent=latent) if latent else _full(fields, declared)
     mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, declared["hidden"])}
     return {
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
@@ -254,13 +254,19 @@ def _value(fields: Fields, key: str) -> object:
 def _gated_delta(fields: Fields, declared: Values) -> Values:
     """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
     linear = delta_net(fields, declared["hidden"])
-    full = replace(_normed(fields, declared), has_output_gate=fields.switch("attention_output_gate", False))
+    full = replace(_full(fields, declared), has_output_gate=fields.switch("attention_output_gate", False))
     return {"mixers": _interleaved(fields, "linear_attention_freq", declared["num_layers"], linear, full)}
 
 
-def _normed(fields: Fields, declared: Values) -> Attention:
-    """The declared attention, with the norms of queries and keys that the file switches on."""
-    return replace(parts.attention(declared), qk_norm="head" if fields.switch("qk_layernorm", False) else "none")
+def _full(fields: Fields, declared: Values) -> Attention:
+    """The declared attention, with the norms of queries and keys, biases and sinks that the file switches on."""
+    return parts.attention(
+        declared,
+        qk_norm="head" if fields.switch("qk_layernorm", False) else "none",
+        has_qkv_bias=declared["has_linear_bias"] or declared["has_qkv_bias"],
+        has_output_bias=declared["has_linear_bias"],
+        has_sinks=declared["has_attention_sinks"],
+    )
 
 
 def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
@@ -293,7 +299,7 @@ def _compressed(fields: Fields, declared: Values) -> Values:
 def _short_convolutions(fields: Fields, declared: Values) -> Values:
     """LFM2 of Primus: gated short convolutions with attention in between."""
     convolution = ShortConvolution(**sizes(fields, "short_convolution"))
-    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _normed(fields, declared)}
+    kinds: dict[str, Mixer] = {"conv": convolution, "full_attention": _full(fields, declared)}
     words = parts.layer_types(fields, declared["num_layers"], tuple(kinds), "lfm_layer_types")
     return {"mixers": tuple(kinds[word] for word in words)}
 
