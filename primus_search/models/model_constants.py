@@ -32,7 +32,9 @@ def of_huggingface(fields: Fields, family: str) -> Constants:
     if "activation" in values:
         values["activation"] = table["activations"].get(values["activation"], values["activation"])
     others = [
-        (key, given[key]) for key, neutral in table["others"].items() if given.get(key, neutral) not in (neutral, None)
+        (key, given[key])
+        for key, neutral in table["others"].items()
+        if given.get(key) not in (None, *(neutral if isinstance(neutral, list) else [neutral]))
     ]
     if isinstance(kinds := given.get("attn_config"), Mapping) and kinds.get("alibi"):
         others.append(("positions", "alibi"))

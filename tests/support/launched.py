@@ -36,7 +36,7 @@ def assert_read(path: Path, wanted: dict[str, Any]) -> None:
 
 
 def verdicts(release: str, files: list[Path]) -> list[dict[str, Any]]:
-    """What a release of a framework answers to launch files: {file, accepted, why} of each, in order."""
+    """What a release of a framework answers to launch files: {file, accepted, why, args} of each, in order."""
     return verdicts_of([(release, files)])[0]
 
 

@@ -123,6 +123,8 @@ def of_recipe(
     other = _other_stages({**kept, **changed}) if LAYOUT in kept else ""
     kept |= {LAYOUT: None} if other else {}
     model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
+    if BUCKET in kept and prod(_count({**kept, **changed}, key) for key in DEGREES) == (started.gpus or world):
+        kept = {**kept, **ALONE} | changed
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     settings, adapters = {**of_length, **kept, **changed}, keys_of(framework)
     tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
@@ -167,12 +169,20 @@ def fits_its_gpus(name: str) -> bool:
     """Whether the GPUs in the name of a recipe are whole grids of its experts; Megatron-Bridge checks those of
     benchmarks before any override (scripts/common/benchmark_parallelism.py)."""
     gpus, settings = _GPUS.search(name), recipes()[name].settings
-    grid = [int(str(settings.get(key) or 1)) for key in GRID]
-    return not gpus or GRID[0] not in settings or int(gpus[1]) % prod(grid) == 0
+    return not gpus or GRID[0] not in settings or int(gpus[1]) % prod(_count(settings, key) for key in GRID) == 0
+
+
+def _count(settings: Settings, key: str) -> int:
+    return int(str(settings.get(key) or 1))
 
 
 GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size")
 LAYOUT, VIRTUAL = "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"
+DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+BUCKET = "ddp_bucket_size"
+ALONE: Settings = {"overlap_grad_reduce": False, "overlap_param_gather": False, BUCKET: None}
+"""What `comm_overlap`, which sets the bucket, makes of a single replica, whatever ranks of context reduce
+(training/comm_overlap.py:566)."""
 
 
 def model_of(recipe: Recipe) -> Model | None:

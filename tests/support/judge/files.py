@@ -72,7 +72,10 @@ def answers(release: str, cases: list[Case]) -> list[list[dict[str, Any]]]:
         verdicts = [judge(Path(file)) for file in files]
         named = zip(map(Path, files), verdicts, strict=True)
         found.append(
-            [{"file": file.name, "accepted": one.accepted, "why": f"{one.why} {one.where}"} for file, one in named]
+            [
+                {"file": file.name, "accepted": one.accepted, "why": f"{one.why} {one.where}", "args": {**one.args}}
+                for file, one in named
+            ]
         )
     return found
 
@@ -95,7 +98,7 @@ def _in_child(out: Path, release: str, cases: list[Case]) -> int:
     """Writes the answers of a release and ends the process."""
     try:
         os.dup2(2, 1)  # what a framework prints is no answer
-        out.write_text(json.dumps(answers(release, cases)), encoding="utf-8")
+        out.write_text(json.dumps(answers(release, cases), default=str), encoding="utf-8")
     except BaseException:
         import traceback
 
