@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
 from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.script.shell_variables import SEEN, UNSET, VISIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ _SIZES = (
     (("--nnodes", "--num_nodes", "--num-nodes"), ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")),
     (("--actor-num-nodes",), ("--actor-num-gpus-per-node",)),
     (("--num_machines", "--num-machines"), ()),
-    (("--nodes", "-N"), ("--ntasks-per-node", "--gpus-per-node", "--gpus-per-task")),
+    (("--nodes", "-N"), ("--ntasks-per-node", "--gpus-per-node")),
+    (("--nodes", "-N"), ("--gpus-per-task",)),
 )
 """Options of launchers for nodes and for processes of a node."""
 _IN_ALL = ("-np", "--num_processes", "--num-processes", "--ntasks", "-n")
@@ -56,6 +58,13 @@ def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = 
     `PET_NNODES`). folder: where a file of hosts lies.
     """
     pairs = _canonical([part for word in words for part in _parts(word)], folder)
+    seen = (
+        header.get(SEEN) or _of_header(header)[0]
+    )  # devices of a node that `--nproc-per-node gpu` starts processes for
+    pairs = [
+        str(seen) if one in ("gpu", "auto") and seen and before in _SIZES[0][1] else one
+        for before, one in pairwise(["", *pairs])
+    ]
     given = {word: int(value) for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if whole_number(value)}
     (of_header, in_header), pods = _of_header(header), int(header.get("PET_NNODES", 0))
     in_all = next((given[one] for one in _IN_ALL if one in given), 0)
@@ -63,7 +72,7 @@ def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = 
     for nodes, each in _SIZES:
         per = next((given[one] for one in each if one in given), 0)
         is_known = any(one in given for one in nodes) or not any(one in pairs for one in nodes)
-        if per and is_known:
+        if per and is_known and not (in_all and each == ("--gpus-per-task",)):
             alone = pods if pods or "torchrun" in words[0] else in_all // per or in_header
             many = next((given[one] for one in nodes if one in given), machines or alone or 1)
             return World(per * many, per)
@@ -93,6 +102,8 @@ def _of_variables(header: Mapping[str, str]) -> World:
 
 
 def _parts(word: str) -> list[str]:
+    if joined := re.fullmatch(r"(-[Nn])(\d+)", word):
+        return [joined[1], joined[2]]
     return word.split("=", 1) if word.startswith("-") and not word.startswith("-D") else [word]
 
 
@@ -102,7 +113,7 @@ def _canonical(words: list[str], folder: Path | None) -> list[str]:
     Counts of a list of hosts stand first: what the command names itself wins.
     """
     names = {word.rpartition("/")[2] for word in words}
-    rows = [row for row in key_table("worlds") if any(re.fullmatch(row["program"], one) for one in names)]
+    rows = [row for row in key_table("worlds")["options"] if any(re.fullmatch(row["program"], one) for one in names)]
     counted, kept = list[str](), list[str]()
     for word, value in zip(words, [*words[1:], ""], strict=True):
         row: Mapping[str, Any] = next((one for one in rows if re.fullmatch(one["option"], word)), {})
@@ -123,13 +134,12 @@ def _hosts(row: Mapping[str, Any], text: str) -> list[str]:
 
 
 _LISTS = re.compile(r"--(?:include[ =](?:[\w.-]{1,80}:)?|gpu[_-]ids[ =])(\d[\d,]*)|--(?:gpus|devices)[ =](\d+,[\d,]*)")
-_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
 def listed_devices(words: list[str], variables: Mapping[str, str]) -> int:
     """How many devices of a node a command, or else its environment, lists by number; 0 where neither does."""
     found = _LISTS.search(" ".join(words))
-    lists = [found[1] or found[2]] if found else [variables.get(one, "") for one in _VISIBLE]
+    lists = [found[1] or found[2]] if found else [variables.get(one, "") for one in VISIBLE]
     return next((one.count(",") + 1 for one in lists if re.fullmatch(r"\d+(?:,\d+)*", one)), 0)
 
 
@@ -139,9 +149,10 @@ _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 def _of_header(header: Mapping[str, str]) -> tuple[int, int]:
     """GPUs of a node and nodes of a Slurm header; 0 GPUs where it gives none."""
     given = {name: int(header.get(f"SLURM_{name}", 0)) for name in ("NNODES", "NTASKS_PER_NODE", "GPUS_PER_TASK")}
-    nodes, tasks = given["NNODES"] or int(header.get("PET_NNODES", 1)), given["NTASKS_PER_NODE"]
+    nodes, tasks = given["NNODES"] or int(header.get("PET_NNODES", 0)), given["NTASKS_PER_NODE"]
     in_all = int(header.get("SLURM_GPUS") or header.get("SLURM_NTASKS") or 0)
     each = int(header.get("SLURM_GPUS_PER_NODE") or header.get("PET_NPROC_PER_NODE") or 0) or tasks * (
         given["GPUS_PER_TASK"] or 1
     )
+    nodes = nodes or (in_all // each if each else 0) or 1
     return each or in_all // nodes, nodes

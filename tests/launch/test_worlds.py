@@ -43,6 +43,10 @@ COMMANDS = {
     "Slurm, all tasks": "#!/bin/bash\n#SBATCH -N {n}\n#SBATCH -n {g}\nsrun python {job}",
     "Slurm, GPUs of a task": "#!/bin/bash\n#SBATCH -N {n}\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-task={m}\n"
     "srun torchrun --nnodes {n} --nproc-per-node $SLURM_GPUS_PER_TASK {job}",
+    "Slurm, one GPU a task": "srun --nodes={n} --ntasks={g} --gpus-per-task=1 python {job}",
+    "Slurm, short options": "#!/bin/bash\n#SBATCH -N{n}\n#SBATCH --ntasks-per-node={m}\nsrun python {job}",
+    "LSF": "#!/bin/bash\n#BSUB -n {g}\n#BSUB -gpu num={m}\n#BSUB -R span[ptile={m}]\nmpirun python {job}",
+    "TORQUE": "#!/bin/bash\n#PBS -l nodes={n}:ppn={m}:gpus={m}\nmpirun -np {g} python {job}",
     "PBS": "#!/bin/bash\n#PBS -l select={n}:ncpus=8:ngpus={m}:mpiprocs={m}\nmpirun -np {g} python {job}",
     "Open MPI": "mpirun -np {g} -N {m} python {job}",
     "Open MPI, mapped": "mpirun -np {g} --map-by ppr:{m}:node python {job}",
@@ -54,6 +58,10 @@ COMMANDS = {
     "DeepSpeed, devices of hosts": 'deepspeed --include "{listed}" {job}',
     "accelerate": "accelerate launch --num_machines={n} --num_processes=$(({n}*{m})) {job}",
     "accelerate, a file": "accelerate launch --config_file one.yaml {job}",
+    "Colossal-AI": "colossalai run --nproc_per_node {m} --host {hosts} {job}",
+    "composer": "composer -n {m} --world_size {g} {job}",
+    "Fabric": "fabric run --accelerator=cuda --devices={m} --num-nodes={n} {job}",
+    "visible devices": "export CUDA_VISIBLE_DEVICES={devices}\ntorchrun --nnodes {n} --nproc-per-node gpu {job}",
     "torchx": "torchx run -s slurm dist.ddp -j {n}x{m} --script {job}",
     "jsrun": "jsrun -n {n} -g {m} -a {m} python {job}",
     "flux": "flux run -N {n} -n {g} -g 1 python {job}",
@@ -122,6 +130,7 @@ def test_a_world_is_that_of_its_command_or_manifest(name: str, tmp_path: Path) -
         (tmp_path / "hosts").write_text("".join(f"host{node} slots={m}\n" for node in range(n)))
         (tmp_path / "one.yaml").write_text(f"num_processes: {n * m}\nnum_machines: {n}\n")
         of_all = {"n": n, "m": m, "g": n * m, "job": job, "hosts": ",".join(f"h{node}:{m}" for node in range(n)),
+                  "devices": ",".join(map(str, range(m))),
                   "listed": "@".join(f"h{node}:{','.join(map(str, range(m)))}" for node in range(n))}  # fmt: skip
         if text := MANIFESTS.get(name):
             pad = re.search(r"( *)\{pod\}", text)

@@ -41,7 +41,7 @@ from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS, started_with
 from primus_search.launch.script import bash
 from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET, counts_in
+from primus_search.launch.script.shell_variables import UNSET, counts_in, header_variables
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
@@ -89,7 +89,7 @@ def _of_script(
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
-    return given, runs, {**os.environ, **bash.slurm(script.text), **script.variables.values}
+    return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
 
 
 def _named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:

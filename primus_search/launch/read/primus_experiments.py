@@ -33,7 +33,7 @@ from primus_search.launch.read.torchtitan_experiment import flavored, namesake, 
 from primus_search.launch.refusals import variables_of
 from primus_search.launch.script import bash
 from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.launch.script.shell_variables import UNSET, header_variables
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.values.machine.framework import NOTHING, Settings
@@ -54,7 +54,7 @@ _EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
 def of_command(path: Path, text: str, world: int, model: Model | None) -> Experiment:
     """The job that the last command of a script starts. Raises ValueError where it starts none, or without its file."""
     script = bash.followed(text, os.environ, path.parent, starts=STARTS)
-    values = {**os.environ, **bash.slurm(text), **script.variables.values}
+    values = {**os.environ, **header_variables(text), **script.variables.values}
     runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
     if not runs:
         raise ValueError(f"starts no experiment of Primus{f': it exits in line {script.left}' * bool(script.left)}")

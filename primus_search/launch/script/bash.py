@@ -24,7 +24,7 @@ from primus_search.launch.script.files_beside import beside
 from primus_search.launch.script.shell_output import output_of
 from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
 from primus_search.launch.script.shell_tests import OUTPUT, Tests, short
-from primus_search.launch.script.shell_variables import MARK, Variables, counts_in
+from primus_search.launch.script.shell_variables import MARK, Variables, counts_in, header_variables
 
 MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
@@ -68,7 +68,7 @@ def followed(
     An `exit` behind a guess says that the guess is wrong: it is turned. One behind a test for an empty variable says
     that it is filled in by hand: it is a variable without a value from there on.
     """
-    environ, choices, turned = slurm(text) | dict(environ), dict(choices), set(choices)
+    environ, choices, turned = header_variables(text) | dict(environ), dict(choices), set(choices)
     while True:
         script = Script(text, environ, folder, choices, starts)
         try:
@@ -122,7 +122,7 @@ class Script:
     @property
     def header(self) -> dict[str, str]:
         """Variables by which Slurm, an operator of Kubernetes or torch starts it."""
-        return slurm(self.text) | counts_in(self.variables.values)
+        return header_variables(self.text) | counts_in(self.variables.values)
 
     def follow(self, text: str) -> bool:
         """Follow further commands; the status of the last."""
@@ -453,21 +453,3 @@ def _script_run(words: list[str], i: int) -> list[str]:
         named = rest[next((n for n, one in enumerate(rest) if one.endswith((".sh", ".slurm", ".sbatch"))), len(rest)) :]
         return named or (plain if words[i] == "sbatch" and "--wrap" not in rest else [])
     return plain if words[i] in _RUNS_FILES else words if not i and words[i].endswith(".sh") else []
-
-
-def slurm(text: str) -> dict[str, str]:
-    """Variables that Slurm sets for a script with `#SBATCH` lines; those of the same meaning for `#PBS` lines."""
-    if pbs := re.search(r"^#PBS -l select=(\d{1,6})\S{0,200}?:ngpus=(\d{1,4})", text, re.MULTILINE):
-        return {"SLURM_NNODES": pbs[1], "SLURM_GPUS_PER_NODE": pbs[2]}
-    lines = re.findall(r"^#SBATCH(\s[^\n]{0,400})", text, re.MULTILINE)
-    head = {
-        key: value for line in lines for key, value in re.findall(r"\s(--?[\w-]{1,40})[ =\t]+(?!-)(\S{1,80})", line)
-    }
-    gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
-    given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
-             "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1],
-             "GPUS_PER_TASK": head.get("--gpus-per-task"),
-             "GPUS": (head.get("--gpus") or head.get("-G", "")).rsplit(":")[-1]}  # fmt: skip
-    found = {f"SLURM_{name}": value for name, value in given.items() if value and whole_number(value)}
-    alias = {"SLURM_JOB_NUM_NODES": "SLURM_NNODES", "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE"}
-    return found | {name: found[one] for name, one in alias.items() if one in found}

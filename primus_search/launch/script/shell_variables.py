@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from primus_search.base.guards.values import whole_number
+from primus_search.files.known_keys import key_table
 from primus_search.launch.script.shell_syntax import DEEPEST, LONGEST, behind, closing, tokens
 
 MARK = "\0"
@@ -30,9 +31,41 @@ _COUNTS = re.compile(r"PET_\w{1,40}|(?:LOCAL_)?WORLD_SIZE|NNODES|NUM_NODES|(?:NU
 """Variables that torch reads to start processes (`env://`, torchrun's), and those that scripts count them by."""
 
 
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""Variables that list the devices of a node."""
+_LIST = re.compile(r"\d+(?:,\d+)*")
+SEEN = "VISIBLE_DEVICES"
+"""How many devices these variables list."""
+
+
 def counts_in(values: Mapping[str, str]) -> dict[str, str]:
     """The variables among some that say how many processes there are."""
-    return {key: value for key, value in values.items() if _COUNTS.fullmatch(key) and value.isdecimal()}
+    lists = [value for key, value in values.items() if key in VISIBLE and _LIST.fullmatch(value)]
+    visible = {SEEN: str(lists[0].count(",") + 1)} if lists else {}
+    return visible | {key: value for key, value in values.items() if _COUNTS.fullmatch(key) and value.isdecimal()}
+
+
+def header_variables(text: str) -> dict[str, str]:
+    """Variables that Slurm sets for a script with `#SBATCH` lines; those of the same meaning for lines of others."""
+    others = [
+        (one["as"], re.search(rf"^{one['header']}", text, re.MULTILINE)) for one in key_table("worlds")["headers"]
+    ]
+    if found := {name: value for names, met in others if met for name, value in zip(names, met.groups(), strict=True)}:
+        return found
+    lines = re.findall(r"^#SBATCH(\s[^\n]{0,400})", text, re.MULTILINE)
+    head = {
+        key: value
+        for line in lines
+        for key, value in re.findall(r"\s(--?[\w-]{1,40}?)(?:[ =\t]+(?!-)|(?<=\s-[NnG])(?=\d))(\S{1,80})", line)
+    }
+    gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
+    given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
+             "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1],
+             "GPUS_PER_TASK": head.get("--gpus-per-task"),
+             "GPUS": (head.get("--gpus") or head.get("-G", "")).rsplit(":")[-1]}  # fmt: skip
+    found = {f"SLURM_{name}": value for name, value in given.items() if value and whole_number(value)}
+    alias = {"SLURM_JOB_NUM_NODES": "SLURM_NNODES", "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE"}
+    return found | {name: found[one] for name, one in alias.items() if one in found}
 
 
 @dataclass(slots=True)
