@@ -310,7 +310,7 @@ Tuning("""
     )
     words = ["--base", "mistralai/Mistral-7B-v0.1"]
     job = read_experiment(tmp_path / "tune.py", 8, arguments=words)
-    assert (job.row["micro_batch_size"], job.model and job.model.name) == (4, "mistral_7b")
+    assert (job.row["micro_batch_size"], job.model and job.model.name) == (4, "mistral_7b_v0.1")
     assert (job.tuning["lora"]["rank"], job.tuning["lora"]["modules"]) == (8, ["q_proj", "v_proj"])
     assert read_experiment(tmp_path / "tune.py", 8, arguments=[*words, "--batch=1"]).row["micro_batch_size"] == 1
 
