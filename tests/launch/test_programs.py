@@ -144,6 +144,7 @@ dataset: {max_seq_len: 4096, max_num_tokens: 8192}
 trainer: {activation_checkpointing: {mode: layerwise}, grad_accumulation: {num_batches: 2}}
 regime: {num_steps: 1000}
 """
+SLOTH_GRPO = SLOTH.replace("SFTConfig(", "GRPOConfig(num_generations=6, ").replace("SFT", "GRPO")
 FILES = {
     "fast.yaml": FAST_LLM,
     "fast_older.yaml": FAST_LLM_OLDER,
@@ -157,6 +158,7 @@ FILES = {
     "olmo.py": OLMO,
     "tune.py": TRAINER,
     "sloth.py": SLOTH,
+    "sloth_grpo.py": SLOTH_GRPO,
     "grpo.py": GRPO,
     "tiny.py": TINY,
 }
@@ -172,6 +174,8 @@ JOBS: dict[str, dict[str, Any]] = {
     "tune.py": {"program": "Hugging Face Trainer (program in Python)", "seq_length": 2048, "micro_batch_size": 2,
                 "batch": 128, "state_format": "bf16_all", "recompute": "none"},
     "sloth.py": {"program": "Unsloth (program in Python)", "seq_length": 2048, "batch": 8, "micro_batch_size": 2},
+    "sloth_grpo.py": {"program": "Unsloth (GRPO, program in Python)", "seq_length": 2048, "batch": 24,
+                      "micro_batch_size": 6},
     "config.sh": {"program": "MLPerf (NeMo, variables of a configuration)", "seq_length": 8192, "batch": 1152,
                   "gpus": 512, "tp": 2, "pp": 8, "vpp": 8, "cp": 2, "micro_batch_size": 2},
     "config_lora.sh": {"program": "MLPerf (NeMo, LoRA of Llama 2 70B, variables of a configuration)", "batch": 9,
