@@ -7,6 +7,7 @@ does, is filled in by `simulate` for the rows that are asked for exactly, groupe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -123,10 +124,11 @@ def _laid_out(shape: Shape) -> ShapeArrays:
     """The part of one shape: how many stages and kinds of stage it has where the whole has the first of them."""
     stages, pieces = shape.counts.shape
     on = ranks_of(shape.order)
-    distinct, number = np.unique(np.concatenate([shape.counts, shape.recomputed], axis=1), axis=0, return_inverse=True)
+    layers = np.concatenate([shape.counts, shape.recomputed], axis=1)
+    distinct, number = _kinds_of_stages(layers.tobytes(), layers.shape[1])
     return ShapeArrays(
         first=np.array([stages]),
-        kind=number.reshape(-1),
+        kind=number,
         is_far=np.append(shape.is_far, False),
         ranks=np.stack([on[:stages], on[-stages:]], axis=1),
         facts=np.array([(max(shape.order.pp, 1), len(on) // stages, int(shape.splits_weight))]),
@@ -134,6 +136,13 @@ def _laid_out(shape: Shape) -> ShapeArrays:
         counts=distinct[:, :pieces],
         recomputed=distinct[:, pieces:],
     )
+
+
+@lru_cache(maxsize=1024)
+def _kinds_of_stages(layers: bytes, width: int) -> tuple[Floats, Ints]:
+    """The distinct rows of float64, and the number of every row among them: orders of one layout share them."""
+    distinct, number = np.unique(np.frombuffer(layers).reshape(-1, width), axis=0, return_inverse=True)
+    return distinct, number.reshape(-1)
 
 
 def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:
@@ -189,7 +198,7 @@ class PipelineRows:
 
     def gather(self, codes: Ints) -> Floats:
         """(WIDTH, rows)"""
-        return np.ascontiguousarray(self._rows.data[codes].T)
+        return np.ascontiguousarray(self._rows.data.take(codes, axis=0).T)
 
     def simulate(self, codes: Ints, shapes: PipelineShapes, layers: Floats, hops: Floats) -> None:
         """Fill in the bubble of these rows where it is still unknown."""

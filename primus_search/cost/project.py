@@ -273,7 +273,7 @@ class Projector:
 
     def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         codes = self.terms.replicas.codes(c)
-        return self.after_of(self.terms.replicas.data[codes], c.overlap_grad_reduce, forward_s, backward_s)
+        return self.after_of(self.terms.replicas.data.take(codes, axis=0), c.overlap_grad_reduce, forward_s, backward_s)
 
     def _pipeline_rows(self, c: Candidates, *, exact: bool) -> Floats:
         """(width, rows) of the pipeline table, gathered; the bubble is simulated only where `exact`."""

@@ -139,8 +139,9 @@ class PageRows:
     def _shown(self) -> NDArray[np.int64]:
         if self.count <= MOST_ROWS:
             return np.arange(self.count)
-        even = np.linspace(0, self.count - 1, MOST_ROWS).astype(np.int64)
-        return np.unique(np.concatenate([even, np.flatnonzero(self.rank), self.frontier]).astype(np.int64))
+        is_shown = self.rank > 0
+        is_shown[np.linspace(0, self.count - 1, MOST_ROWS).astype(np.int64)] = is_shown[self.frontier] = True
+        return np.flatnonzero(is_shown)
 
     def _columns(self, shown: NDArray[np.int64]) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Description and bytes of each column."""

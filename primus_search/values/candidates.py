@@ -46,9 +46,12 @@ class Columns:
 
     def take(self, rows: Bools | Ints | slice) -> Self:
         """The rows that a mask, an index or a slice selects, in their order."""
-        if isinstance(rows, np.ndarray) and _is_all(rows, len(self)):
+        if isinstance(rows, slice):
+            return self._with(lambda name, column: column.take(rows) if isinstance(column, Columns) else column[rows])
+        at: Ints = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, np.int64)
+        if _is_all(at, len(self)):
             return self
-        return self._with(lambda name, column: column.take(rows) if isinstance(column, Columns) else column[rows])
+        return self._with(lambda name, column: column.take(at) if isinstance(column, Columns) else column.take(at, 0))
 
     def joined(self, *others: Self) -> Self:
         """The rows of all, one after the other."""
@@ -69,9 +72,9 @@ class Columns:
         return replace(self, **changed)
 
 
-def _is_all(rows: Bools | Ints, length: int) -> bool:
+def _is_all(rows: Ints, length: int) -> bool:
     """Whether these are all rows of a table in their order."""
-    return rows.dtype != np.bool_ and len(rows) == length and np.array_equal(rows, np.arange(length))
+    return len(rows) == length and np.array_equal(rows, np.arange(length))
 
 
 class PipelineOrder(NamedTuple):
