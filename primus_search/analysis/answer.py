@@ -6,6 +6,7 @@ stands in run.json (`exploration.answer_values`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def decide(
     first, choice = rows[0], ranking.choice
     cluster, device = choice.cluster, choice.cluster.accelerator
     evaluator = replace(evaluator, traced_shortfall_bytes=traced_shortfall_bytes(rows, choice))
-    choices = choices_of(rows, ranking.job, faster_if_memory_saved(rows, evaluator), others or {})
+    choices = choices_of(rows, ranking.job, partial(faster_if_memory_saved, rows, evaluator), others or {})
     flops_per_s = first["mfu"] * device.bf16_peak_flops_per_s * first[RATE] / first["tokens_per_s_per_gpu"]
     word = number_format(first)
     best_of = f", the best of {several} clusters" if several > 1 else ""

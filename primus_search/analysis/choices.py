@@ -48,12 +48,13 @@ def _idea(row: Row) -> tuple[Any, ...]:
 def choices_of(
     rows: Sequence[Row],
     job: Job,
-    faster: "FasterIfMemorySaved | None",
+    find_faster: "Callable[[], FasterIfMemorySaved | None]",
     others: Mapping[int, str] = NO_OTHERS,
 ) -> tuple[Choice, ...]:
     """The first row and at most four others, each of them another idea that FITS, or what saving memory would give.
 
-    job: of the first row's cluster. others: when to take the rows at these places, which are of other clusters.
+    job: of the first row's cluster. find_faster: `faster_if_memory_saved`, called where there is a place for its row.
+    others: when to take the rows at these places, which are of other clusters.
     """
     first = rows[0]
     mine = [
@@ -77,6 +78,7 @@ def choices_of(
         is_format = place is not None and number_format(rows[place]) != number_format(first)
         if place is not None and (is_format or rows[place][RATE] >= SLOWEST * first[RATE]):
             found[place] = when(rows[place])
+    faster = find_faster() if len(found) < MOST_CHOICES else None
     if faster is not None and faster.gain > TIE:
         found[faster.rank - 1] = _when_faster(faster)
     fewer = next((p for p, row in enumerate(rows) if num_gpus(row) < num_gpus(first)), None)
@@ -186,7 +188,7 @@ class FasterIfMemorySaved:
 
     rank           place in ranking.csv, from 1     gain    of the expected rate over the first row's, 0.012
     saving_bytes   less memory with which it FITS
-    remedy         the fastest single change that saves so much, in words; empty where none does
+    remedy         the fastest single change that saves so much, in words; empty where none does or the gain is noise
     """
 
     rank: int
@@ -220,11 +222,12 @@ def faster_if_memory_saved(rows: Sequence[Row], evaluator: Evaluator) -> FasterI
     slack = float(projected.allocator_slack[0])  # of the projection: a trace replaces activations
     sure_bytes = float(room_to_fit_bytes(projector.job, one, projector.memory_margin)[0])
     saving = row["memory_bytes"] - slack - sure_bytes
-    found = cheapest_saving(evaluator, values_of(one), saving)
+    gain = row[RATE] / first[RATE] - 1.0
+    found = cheapest_saving(evaluator, values_of(one), saving) if gain > TIE else None
     return FasterIfMemorySaved(
         rank=place + 1,
         row=row,
-        gain=row[RATE] / first[RATE] - 1.0,
+        gain=gain,
         saving_bytes=saving,
         remedy="" if found is None else change_text(found),
     )

@@ -191,9 +191,9 @@ def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> di
     keys |= {"add_bias_linear": model.has_linear_bias, "swiglu": given.get("swiglu", False)}
     if "spec" in keys:
         keys |= {"spec": str(keys["spec"]), "num_layers": model.num_layers}
-    for key, first in EVERY.items():
-        lists = {pattern(_every(n, first, model.num_layers)): n for n in range(8, 0, -1)}
-        keys |= {key: lists.get(str(keys[key]), keys[key])} if key in keys else {}
+    for key in EVERY.keys() & keys.keys():
+        lists = {pattern(_every(n, EVERY[key], model.num_layers)): n for n in range(8, 0, -1)}
+        keys[key] = lists.get(str(keys[key]), keys[key])
     return keys
 
 

@@ -65,7 +65,8 @@ class PairCodes:
 
     def rows(self, cells: Ints, inner: Ints) -> Floats:
         """The row of every pair, of a term that is one array."""
-        return self.memo.data.take(self.at(cells, inner), axis=0)
+        codes = self.at(cells, inner)
+        return self.memo.data.take(codes, axis=0)
 
 
 Reduce = Callable[[Ints, Ints, Ints], Sequence[Floats]]
