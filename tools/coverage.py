@@ -60,9 +60,10 @@ def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) ->
 
 def outcome(path: Path, expect: str) -> tuple[str, str]:
     """What becomes of a file: one of `KINDS`, and the reason or the job."""
-    hardware = "mi355x" if "MI3" in str(path) or "primus-cli" in path.read_text(errors="replace") else "h100"
+    text = path.read_text(encoding="utf-8", errors="replace")
+    named = re.search(r"(?:--gpu |config_(?:DGX)?)(gb?[23]00)\b|mi3|primus-cli", f"{path} {text}", re.IGNORECASE)
     try:
-        begun = start(path, hardware, 0)
+        begun = start(path, (named[1] or "mi355x").lower() if named else "h100", 0)
         space = space_of(begun, [], None, "")
         enumerator = Enumerator(space)
         chunk = enumerator.chunk(0, enumerator.size)
@@ -71,7 +72,7 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
             return _refused(expect, ""), f"not legal: {', '.join(names)}"
     except (PrimusSearchError, ValueError) as error:
         return _refused(expect, str(error)), str(error).partition("\n")[0].removeprefix(f"{path}: ")
-    row, text = begun.experiment.row, path.read_text(encoding="utf-8", errors="replace")
+    row = begun.experiment.row
     other = [
         f"{name} {row[name]}, in the text {found}" for name, found in _degrees(text).items() if row[name] not in found
     ]
@@ -97,8 +98,7 @@ ASKS = (
 
 
 def _refused(expect: str, reason: str) -> str:
-    is_wrong = expect.startswith("read") and not any(one in reason for one in ASKS)
-    return "refused wrongly" if is_wrong else "refused rightly"
+    return KINDS[2] if expect.startswith("read") and not any(one in reason for one in ASKS) else KINDS[1]
 
 
 OF_POLICY = r"(?<![\w-])" + "".join(rf"(?<!{engine}\.)" for engine in ("rollout", "vllm", "engine", "teacher", "ref"))

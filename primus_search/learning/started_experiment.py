@@ -10,6 +10,7 @@ from primus_search.base.errors import InputError, Problem
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind, names
+from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import Start
 from primus_search.launch.read.recipes import is_recipe
 from primus_search.launch.world import nodes_of
@@ -46,6 +47,9 @@ def start(
     else:
         nodes = fewest_nodes(experiment.row, gpus)
         experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world
+        while nodes == 1 and not per_node and gpus % 2 == 0 and not splits(experiment, gpus):
+            gpus //= 2
+            experiment = read_job(path, gpus, loaded, arguments)
         notes.append(f"{nodes} node{'s' * (nodes > 1)} assumed, the fewest that its degrees fill; --nodes changes it")
     if gpus != of_hardware:
         notes.append(f"nodes of {gpus} GPUs, where the hardware file has {of_hardware}; links follow from its domain")
@@ -55,6 +59,14 @@ def start(
         raise InputError(experiment.model_problems)
     named = model or _preset_of(experiment.model) or str(path)
     return Start(experiment=experiment, hardware=name, nodes=nodes, per_node=gpus, model=named, notes=tuple(notes))
+
+
+def splits(experiment: Experiment, gpus: int) -> bool:
+    """Whether the batch of a file is whole micro-batches of its replicas on so many GPUs, or half of them hold none."""
+    row, batch = experiment.row, experiment.global_batch_size
+    replicas = max(gpus // (row["tp"] * row["cp"] * row["pp"]), 1)
+    is_whole = not batch or batch % (row["micro_batch_size"] * replicas) == 0
+    return is_whole or fewest_nodes(row, gpus // 2) > 1
 
 
 def fewest_nodes(row: Mapping[str, Any], gpus: int) -> int:

@@ -231,6 +231,22 @@ model: {micro_batch_size: 1, global_batch_size: 8, tensor_model_parallel_size: 1
     assert model is not None and model.vocab_size == 151936
 
 
+def test_a_batch_that_a_node_cannot_share_is_of_fewer_gpus(tmp_path: Path) -> None:
+    text = (
+        "trainer: {train_batch_size: 4, per_device_parallelism: 1}\nmodel: {type: gpt2, hidden_dim: 768, num_heads: 12"
+    )
+    (tmp_path / "small.yaml").write_text(text + ", num_layers: 12, seq_len: 1024}\n", encoding="utf-8")
+    begun = start(tmp_path / "small.yaml", "h100", 0)
+    assert (begun.nodes, begun.per_node, begun.experiment.global_batch_size) == (1, 4, 4)
+
+
+def test_losses_of_pairs_are_steps_of_dpo(tmp_path: Path) -> None:
+    (tmp_path / "tune.sh").write_text(
+        f"torchrun --nproc_per_node 8 run.py {TUNE} --loss_type apo_zero", encoding="utf-8"
+    )
+    assert read_experiment(tmp_path / "tune.sh").tuning["task"] == "dpo"
+
+
 @pytest.mark.parametrize("given", ["--task DPO", "--tuner_type adalora", "--train_type longlora"])
 def test_a_step_or_a_tuner_of_another_kind_is_refused_by_its_setting(tmp_path: Path, given: str) -> None:
     (tmp_path / "tune.sh").write_text(f"torchrun --nproc_per_node 8 train.py {TUNE} {given}", encoding="utf-8")

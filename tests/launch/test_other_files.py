@@ -38,6 +38,8 @@ SAID = {
     "sound.yaml": ("model: {diarizer: x}\nbatch: 5", "trains a model of sound"),
     "results.json": ('{"results": {"accuracy": 0.5}}', "is JSON of results"),
     "settings.json": ('{"a": 1}', "is JSON whose keys no launcher that is read has"),
+    "sets.yaml": ("cache_options: {batch_size: 128}\ntrain_urls: []", "lists data sets, and starts nothing"),
+    "rwkv.yaml": ("# see RWKV-LM-V7\nmodel: {num_layers: 4}", "trains RWKV, whose layers are not modelled"),
     "lora.yaml": ("extends:\n  - base.yaml\nlora: {dim: 32}\nglobal_batch_size: 8", "changes another file of Primus"),
     "vars.sh": ("# sizes\nexport TP=4\nif [ $X = 1 ]; then\n  A=b\nfi\n", "only sets variables, which starts nothing"),
     "engine.yaml": ("llm_api_args: {}\ntp_size: 4", "is of an engine that serves models"),
