@@ -26,8 +26,10 @@ from primus_search.models.megatron_arguments import model_arguments
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model.adapters import DEFAULT_MODULES
 from primus_search.values.model.attention_mixers import Attention
+from tests.launch.test_judged_jobs import recipes_in
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import needs, sources
+from tests.support.launched import verdicts
 
 ROOT = Path(__file__).parents[2]
 
@@ -379,3 +381,26 @@ def test_what_a_recipe_asks_its_device_is_answered(name: str, backend: str, fuse
     """training/flex_dispatcher_backend.py, where a recipe calls it, and what models/deepseek of V4 has on Blackwell."""
     assert start(Path(f"{name}_config"), "", 0).experiment.row["dispatch_backend"] == backend
     assert recipes()[name].settings.get("use_fused_mhc") == fused
+
+
+FUSIONS = {"cross_entropy_loss_fusion": "cross_entropy_loss_fusion", "bias_swiglu_fusion": "bias_activation_fusion"}
+"""Settings that move time and memory -> their fields of Bridge, whose classes of models have defaults of their own."""
+
+
+@needs("nemo@26.08")
+@pytest.mark.in_turn
+@pytest.mark.slow
+def test_fusions_that_a_recipe_leaves_open_are_those_that_bridge_trains_with(tmp_path: Path) -> None:
+    """Of gated models; Qwen3.5 is trained with its tower, whose class is not built from a preset of text."""
+    shipped, read = recipes_in("nemo@26.08"), {}
+    for name in drawn("fusions", [one for one in NAMED if f"{one}_config" in shipped and "_pretrain_" in one], 24):
+        model = model_of_tokenizer(recipes()[name].model)
+        if model is not None and model.is_gated and not model.towers and "qwen35" not in name:
+            read[f"{name}.sh"] = recipes()[name].settings
+            command = f"torchrun --nproc_per_node 8 $BRIDGE_PATH/scripts/training/run_recipe.py --recipe {name}_config"
+            (tmp_path / f"{name}.sh").write_text(command)
+    compared = [one for one in verdicts("nemo@26.08", [tmp_path / name for name in read]) if one["accepted"]]
+    assert len(compared) >= 6
+    for one in compared:
+        ours = {of: read[one["file"]].get(key, True) for key, of in FUSIONS.items()}
+        assert ours == {of: one["args"][f"model.{of}"] for of in FUSIONS.values()}, one["file"]

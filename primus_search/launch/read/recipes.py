@@ -85,7 +85,7 @@ def recipes() -> Mapping[str, Recipe]:
     for name, given_model, like, text in chain.from_iterable(map(key_rows, RECIPES)):
         model = providers.get(given_model, given_model)
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
-        of_class: Settings = next((one for hubs, one in of_classes if fits(model, hubs)), {})
+        of_class = {key: value for hubs, one in of_classes if fits(model, hubs) for key, value in one.items()}
         given = {key: value for key, value in settings.items() if value is not None}
         found[name] = Recipe(model, {**of_class, **given})
     return found
