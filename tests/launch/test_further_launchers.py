@@ -240,6 +240,16 @@ def test_a_batch_that_a_node_cannot_share_is_of_fewer_gpus(tmp_path: Path) -> No
     assert (begun.nodes, begun.per_node, begun.experiment.global_batch_size) == (1, 4, 4)
 
 
+def test_a_step_with_a_value_model_of_nemo_rl_is_ppo(tmp_path: Path) -> None:
+    (tmp_path / "ppo.yaml").write_text("""
+ppo: {num_prompts_per_step: 64}
+policy: {model_name: Qwen/Qwen2.5-1.5B-Instruct, train_global_batch_size: 64, train_micro_batch_size: 4,
+  max_total_sequence_length: 1024, dtensor_cfg: {enabled: true, tensor_parallel_size: 1}}
+cluster: {gpus_per_node: 8, num_nodes: 1}
+""")
+    assert read_experiment(tmp_path / "ppo.yaml").tuning["task"] == "ppo"
+
+
 def test_losses_of_pairs_are_steps_of_dpo(tmp_path: Path) -> None:
     (tmp_path / "tune.sh").write_text(
         f"torchrun --nproc_per_node 8 run.py {TUNE} --loss_type apo_zero", encoding="utf-8"
