@@ -11,13 +11,13 @@ import ast
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.source import plain as scalar
 
 MOST_STEPS, DEEPEST = 20_000, 40
 EVERY = "every "
@@ -417,13 +417,17 @@ class PythonModule:
             copied = deepcopy(arguments[0])
             copied.fields |= keywords
             return copied
+        if name in LARGEST_OF and arguments and all(isinstance(one, int | float) for one in arguments):
+            return LARGEST_OF[name](arguments)
+        if name.rpartition(".")[2] == WORLD and self.options is not None:
+            return self.options.get(WORLD, Unknown(f"{WORLD}()"))
         if name == "isinstance" and isinstance(arguments[0], str | bool | int | float | list | dict | None):
             kinds = arguments[1] if isinstance(arguments[1], list) else arguments[1:]
             return type(arguments[0]).__name__ in [one.name for one in kinds if isinstance(one, Name)]
         if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
             return list(arguments[0])
         if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float | str):
-            given = arguments[0] if isinstance(arguments[0], int | float) else _number_or_text(arguments[0])
+            given = arguments[0] if isinstance(arguments[0], int | float) else scalar(arguments[0])
             return int(given) if name == "int" and isinstance(given, float) else given
         if name in ("os.environ.get", "os.getenv"):
             return os.environ.get(*map(str, arguments)) if arguments[1:] else Unknown(f"${arguments[0]}")
@@ -443,15 +447,11 @@ class PythonModule:
                 yield from ((key, part) for key, part in value.items() if isinstance(key, str))
 
 
+WORLD = "get_world_size"
+"""The function, and the option, that has the number of processes."""
+LARGEST_OF: Mapping[str, Any] = {"max": max, "min": min}
 METHODS = ("lower", "upper", "strip", "split")
 """Methods of texts that are followed."""
-
-
-def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def _unknown(node: ast.expr) -> Unknown:

@@ -328,6 +328,17 @@ def test_a_program_of_endless_lists_is_refused_in_time(tmp_path: Path) -> None:
         read_experiment(tmp_path / "tune.py", 8)
 
 
+def test_the_number_of_processes_is_that_of_the_command(tmp_path: Path) -> None:
+    sized = (
+        "    if get_world_size() >= 16:\n        size = max(common.max_sequence_length, 1)\n    return TransformerTrain"
+    )
+    (tmp_path / "olmo.py").write_text(OLMO.replace("    return TransformerTrain", sized))
+    with pytest.raises(InputError, match=r"depends on get_world_size\(\) >= 16: .*, --nodes the number of processes"):
+        read_experiment(tmp_path / "olmo.py")
+    assert read_experiment(tmp_path / "olmo.py", 8).row["micro_batch_size"] == 2
+    assert read_experiment(tmp_path / "olmo.py", 16).row["micro_batch_size"] == 1
+
+
 def test_a_setting_given_twice_has_no_value_and_a_default_of_the_command_line_has() -> None:
     text = """
 import argparse

@@ -19,6 +19,7 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
+from primus_search.files.python_calls import WORLD
 from primus_search.files.source import plain
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
@@ -159,7 +160,12 @@ def read_launcher(
     if path.suffix in ENDS:
         words = ((key, written(value)) for key, value in command_settings([*arguments]))
         flags = {key: plain(value) if isinstance(value, str) else value for key, value in words}
-        own = of_program(path, text, flags) if launcher.calls else launcher.inside(settings_of(path, text))
+        started_on = {WORLD: world} if world else {}
+        own = (
+            of_program(path, text, {**started_on, **flags})
+            if launcher.calls
+            else launcher.inside(settings_of(path, text))
+        )
         given = {PROGRAM: path.stem, **own, **flags}
         runs, variables = [list[str]()], dict[str, str]()
         given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
@@ -261,7 +267,7 @@ def _refuse_unknown(launcher: Launcher, values: Sequence[Any]) -> None:
         raise ValueError(f"depends on {named}: {PROGRAM_ARGS if launcher.calls else of_script}")
 
 
-PROGRAM_ARGS = "--args '--NAME VALUE' gives them"
+PROGRAM_ARGS = "--args '--NAME VALUE' gives them, --nodes the number of processes"
 """How a program in Python is told what only a run has."""
 
 
