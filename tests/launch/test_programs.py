@@ -328,6 +328,13 @@ def test_a_program_of_endless_lists_is_refused_in_time(tmp_path: Path) -> None:
         read_experiment(tmp_path / "tune.py", 8)
 
 
+def test_a_mode_by_its_place_is_read_as_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "olmo.py").write_text(
+        OLMO.replace("(mode=TransformerA", "(TransformerA").replace("(name=Data", "(Data")
+    )
+    assert read_experiment(tmp_path / "olmo.py", 8).row["recompute"] == "full"
+
+
 def test_the_number_of_processes_is_that_of_the_command(tmp_path: Path) -> None:
     sized = (
         "    if get_world_size() >= 16:\n        size = max(common.max_sequence_length, 1)\n    return TransformerTrain"
