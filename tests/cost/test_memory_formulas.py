@@ -126,6 +126,7 @@ def test_up_projections_that_run_again_drop_queries_keys_and_values() -> None:
     assert {dropped_by_up_projections(v32, kind) for kind in v32.kinds} == {2 * 128 * (192 + 512 + 64)}
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("name", names(FileKind.MODEL))
 def test_up_projections_run_again_where_a_model_has_some(name: str) -> None:
     model = load_model(name)
