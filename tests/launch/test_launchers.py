@@ -1,6 +1,5 @@
 """Jobs of other launchers read through their tables: a small file of each, and what the job is."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.launcher_formulas import names_in
 from primus_search.launch.read.launcher_table import launchers
 from primus_search.launch.read.launchers import NUMBER
 from primus_search.launch.read.primus_experiments import BACK_ENDS
@@ -738,9 +738,7 @@ def test_every_table_means_names_that_exist() -> None:
         if one.contract == ANY:
             meant = {*one.renamed.values(), *(key for key in one.formulas if not key.startswith(f"{one.config}."))}
             meant |= {key for words in one.translated.values() for means in words.values() for key in means}
-            between = {
-                name for ways in one.formulas.values() for way in ways for name in re.findall(r"up to (\w+)", way)
-            }
+            between = names_in(one)
             numbers = {f"{NUMBER}{field}" for field in GROUP_OF}
             assert meant <= {*DEFAULTS, *sizes, *between, *numbers}, name
 

@@ -338,7 +338,7 @@ def test_commands_choose_a_recipe_and_settings_over_it(command: str, tmp_path: P
 
 def test_virtual_stages_that_the_layout_of_a_recipe_has_not_take_its_place(tmp_path: Path) -> None:
     command = "python scripts/performance/setup_experiment.py -mr llama3_70b -ng 64 -g h100 -c fp8_cs"
-    for given, stages, said in (("", (8, 5), False), (" -pp 4 -vp 5", (4, 5), True)):
+    for given, stages, said in (("", (8, 5), False), (" -pp 4 -vp 5", (4, 5), True), (" -pp 1 -vp None", (1, 1), True)):
         (tmp_path / "run.sh").write_text(command + given, encoding="utf-8")
         job = read_experiment(tmp_path / "run.sh")
         assert (job.row["pp"], job.row["vpp"]) == stages

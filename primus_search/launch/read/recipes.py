@@ -120,7 +120,8 @@ def of_recipe(
     named = World(int(found[1])) if (found := _GPUS.search(one.name)) else NO_WORLD
     started = one.started or named
     kept = unchanged(recipe, changed)
-    other = _other_stages({**kept, **changed}) if LAYOUT in kept else ""
+    whole = {VIRTUAL: 1} if changed.get(VIRTUAL, 0) is None else {}  # said to be none, not left to the layout
+    other = _other_stages({**kept, **changed, **whole}) if LAYOUT in kept else ""
     kept |= {LAYOUT: None} if other else {}
     model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
     if BUCKET in kept and prod(_count({**kept, **changed}, key) for key in DEGREES) == (started.gpus or world):
