@@ -100,7 +100,7 @@ class RankingTable:
         """Expected tokens/s/GPU of every row: what a ranking is by."""
         return self.projection.tokens_per_s_per_gpu * self.expected_shares
 
-    @property
+    @cached_property
     def expected_step_s(self) -> Floats:
         """Expected seconds of a step, without the noise of sums: what tables are sorted by."""
         return without_noise(self.projection.step.total / self.expected_shares)
@@ -133,14 +133,14 @@ class RankingTable:
             ties_with_best=comparable & ties_with_best(self.expected_rate, first),
         )
 
-    @property
+    @cached_property
     def is_lost(self) -> Bools:
         """Rows whose traced or measured memory is more than there is, unless the row was run."""
         is_short: Bools = (self.projection.headroom_bytes < 0.0) & ~self._is_timed_by(RUN)
         was_checked: Bools = self.memory_evidence != PROJECTED
         return was_checked & is_short
 
-    @property
+    @cached_property
     def is_fit(self) -> Bools:
         """Rows that FIT, each by its strongest evidence: it was run, or its memory was measured, traced, projected."""
         is_it: Bools = self.verdicts == FITS
@@ -152,7 +152,7 @@ class RankingTable:
         headroom_bytes = np.where(self._is_timed_by(RUN), 0.0, self.projection.headroom_bytes)
         return fit_verdict(self.job, self.fits, headroom_bytes)
 
-    @property
+    @cached_property
     def is_sure(self) -> Bools:
         """Rows that fit with the probability from which one may be recommended."""
         if self.least_fit == FIT_THRESHOLD:
@@ -160,7 +160,7 @@ class RankingTable:
         mask: Bools = (self.verdicts != OUT_OF_MEMORY) & ~self.is_lost & (self.fits >= self.least_fit)
         return mask
 
-    @property
+    @cached_property
     def sure_rate(self) -> Floats:
         """Expected tokens/s/GPU of every row, times its probability of fitting where it does not surely fit.
 
@@ -169,7 +169,7 @@ class RankingTable:
         """
         return self.expected_rate * np.where(self.is_fit, 1.0, self.fits)
 
-    @property
+    @cached_property
     def is_looked_at(self) -> Bools:
         """Rows with a figure of torch's: traced or measured."""
         seen: Bools = (self.time_evidence != PROJECTED) | (self.memory_evidence != PROJECTED)

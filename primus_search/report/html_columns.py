@@ -171,7 +171,7 @@ class PageRows:
                 groups = groups * len(self._coded[read][1]) + self._coded[read][0]
             found = set(reads)
             words = {}
-            example = distinct([groups])[1]
+            example = distinct([groups])[1] if reads else np.zeros(1, dtype=np.int64)
             for i in example[np.argsort(groups[example])]:
                 row = _Watched({column: values[codes[i]] for column, (codes, values) in self._coded.items()})
                 text = KNOB[name].label_of(row)
