@@ -197,6 +197,10 @@ ALIKE = {"position_embedding_type": ["rope", "yarn", "mrope"], "softmax_type": [
 """Values of a size that are one for time and memory: a rotation at other frequencies, a sink that is a constant."""
 
 
+LIMITS = {"activation_func_clamp_value"}
+"""Numbers of which only matters whether there is one."""
+
+
 def priced_alike(framework: Framework, key: str, value: Any) -> list[Any]:
     """Values that a list declares to be one with a value."""
     priced = framework.priced.get(key, ALIKE.get(key))
@@ -221,6 +225,8 @@ def other_values(file: LaunchFile, key: str, value: Any) -> list[Any]:
         return others((True, False))
     if kind == "table":
         return [] if value else [{"NAME": "1"}]
+    if short in LIMITS and value:
+        return [None]
     named = others([*choices, *said_values(file.framework, short)])
     return named if named or choices else others(of_type(kind, value))
 

@@ -16,7 +16,7 @@ FOLDERS = {
     "torchtitan@0.3.0": "torchtitan_0.3.0",
 }
 """Folder of each release below the checkouts; other releases are installed packages."""
-BESIDE = {"primus": ["megatron@core_0.16"], "nemo@26.08": ["megatron@core_0.20"]}
+BESIDE = {"primus": ["megatron@core_0.16"], "nemo": ["megatron@core_0.20"], "nemo@26.08": ["megatron@core_0.20"]}
 """Releases that a release is judged with: Primus pins a Megatron."""
 
 

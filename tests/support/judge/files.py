@@ -98,7 +98,9 @@ def _in_child(out: Path, release: str, cases: list[Case]) -> int:
     """Writes the answers of a release and ends the process."""
     try:
         os.dup2(2, 1)  # what a framework prints is no answer
-        out.write_text(json.dumps(answers(release, cases), default=str), encoding="utf-8")
+        out.write_text(
+            json.dumps(answers(release, cases), default=lambda one: getattr(one, "name", str(one))), encoding="utf-8"
+        )
     except BaseException:
         import traceback
 
