@@ -19,7 +19,7 @@ from typing import Any
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.source import plain as scalar
 
-MOST_STEPS, DEEPEST = 20_000, 40
+MOST_STEPS, DEEPEST, MOST_BITS = 20_000, 40, 64
 EVERY = "every "
 """What begins the field that stands for all parts of a class (`model.traverse(RMSNorm.Config)`)."""
 
@@ -79,6 +79,13 @@ class _Return(Exception):
         self.value = value
 
 
+def _plus(left: Any, right: Any) -> Any:
+    """A sum; lists and texts up to the length of the longest that is read."""
+    if isinstance(left, list | str) and isinstance(right, list | str) and len(left) + len(right) > MOST_STEPS:
+        raise OverflowError
+    return left + right
+
+
 def _times(left: Any, right: Any) -> Any:
     """A product; lists and texts are repeated up to the length of the longest that is read."""
     for parts, count in ((left, right), (right, left)):
@@ -93,9 +100,8 @@ def _power(base: Any, by: Any) -> Any:
     return base**by
 
 
-MOST_BITS = 64
 _OPERATORS: Mapping[type[ast.AST], Any] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
+    ast.Add: _plus, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
     ast.Pow: _power, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
@@ -195,7 +201,7 @@ class PythonModule:
             case ast.AnnAssign(target, _, value) if value is not None:
                 self._assign(target, self._value(value, scope), scope)
             case ast.AugAssign(target, op, value):
-                one = ast.BinOp(left=_loaded(target), op=op, right=value)
+                one = ast.BinOp(left=ast.parse(ast.unparse(target), mode="eval").body, op=op, right=value)
                 self._assign(target, self._value(one, scope), scope)
             case ast.Expr(value):
                 self._value(value, scope)
@@ -362,6 +368,9 @@ class PythonModule:
         plain, unknown = (bool, int, float, str, list, type(None)), Unknown(ast.unparse(node)[:80])
         if type(op) not in _OPERATORS or not isinstance(left, plain) or not isinstance(right, plain):
             return unknown
+        nests = any(isinstance(part, list) for one in (left, right) if isinstance(one, list) for part in one)
+        if nests and not isinstance(op, ast.Add | ast.Mult):  # lists of lists of one another compare without end
+            return unknown
         try:
             found = _OPERATORS[type(op)](left, right)
         except (TypeError, ZeroDivisionError, OverflowError):  # Python would end here, too
@@ -481,11 +490,6 @@ def plain(value: Any) -> Any:
         case Unknown() | Name():
             raise ValueError(f"{value} is known only when it runs")
     return value
-
-
-def _loaded(target: ast.expr) -> ast.expr:
-    """A target as it is read."""
-    return ast.parse(ast.unparse(target), mode="eval").body
 
 
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:

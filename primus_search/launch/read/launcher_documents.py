@@ -80,14 +80,15 @@ def of_program(path: Path, text: str, arguments: Mapping[str, Any] | None = None
     made = PythonModule.of(path, text).started({**options, **(arguments or {})})
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
-    return called | {key: _as_document(one) for key, one in _once(list(_of_calls(made))).items()}
+    left = [MOST_VALUES]
+    return called | {key: _as_document(one, left) for key, one in _once(list(_of_calls(made))).items()}
 
 
-def _as_document(value: Any) -> Any:
+def _as_document(value: Any, left: list[int]) -> Any:
     """A value as a document has it; what only a run has, what a function returns among that, as a `MARK`ed text."""
     is_returned = isinstance(value, CallRecord) and value.last[:1].islower() and value.name != "dict"
     text = f"{value.name}()" if is_returned else value.text if isinstance(value, Unknown) else ""
-    return f"{MARK}{text}{MARK}" if text else written(_plain(value))
+    return f"{MARK}{text}{MARK}" if text else written(_plain(value, left))
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -125,13 +126,23 @@ def _below(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-def _plain(value: Any) -> Any:
-    """A value of a Python file: `dict(a=1)` as a mapping, what only a run has as it stands."""
+MOST_VALUES = 200_000
+
+
+def _plain(value: Any, left: list[int] | None = None) -> Any:
+    """A value of a Python file: `dict(a=1)` as a mapping, what only a run has as it stands.
+
+    Raises ValueError for one of more parts than are left, as lists have that hold another many times.
+    """
+    left = left or [MOST_VALUES]
+    left[0] -= 1
+    if left[0] < 0:
+        raise ValueError("lists of so many values are not read")
     match value:
         case CallRecord("dict", fields=fields) | (dict() as fields):
-            return {str(key): _plain(one) for key, one in fields.items()}
+            return {str(key): _plain(one, left) for key, one in fields.items()}
         case list():
-            return [_plain(one) for one in value]
+            return [_plain(one, left) for one in value]
         case CallRecord(name) | Name(name):
             return name
         case Unknown(text):
