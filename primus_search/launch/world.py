@@ -11,7 +11,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
 from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import SEEN, UNSET, VISIBLE
+from primus_search.launch.script.shell_variables import SEEN, UNSET, counts_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +139,7 @@ _LISTS = re.compile(r"--(?:include[ =](?:[\w.-]{1,80}:)?|gpu[_-]ids[ =])(\d[\d,]
 def listed_devices(words: list[str], variables: Mapping[str, str]) -> int:
     """How many devices of a node a command, or else its environment, lists by number; 0 where neither does."""
     found = _LISTS.search(" ".join(words))
-    lists = [found[1] or found[2]] if found else [variables.get(one, "") for one in VISIBLE]
-    return next((one.count(",") + 1 for one in lists if re.fullmatch(r"\d+(?:,\d+)*", one)), 0)
+    return (found[1] or found[2]).strip(",").count(",") + 1 if found else int(counts_in(variables).get(SEEN, 0))
 
 
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
