@@ -114,7 +114,7 @@ def test_a_file_of_one_recipe_is_that_recipe(tmp_path: Path) -> None:
     )
     assert read_experiment(path).world.gpus == 8
     path.write_text(path.read_text() + "def llama3_70b_pretrain_64gpu_h100_bf16_config():\n    ...\n")
-    with pytest.raises(InputError, match="holds 2 recipes; name one"):
+    with pytest.raises(InputError, match="starts 2 recipes; name one"):
         read_experiment(path)
 
 
