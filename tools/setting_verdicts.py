@@ -50,15 +50,8 @@ def verdict(framework: Framework, key: str) -> str:
     if framework.keys == "torchtitan":
         is_read = key in framework.spelled or key in torchtitan.READ or key in table.read_beside
     else:
-        names = (
-            table.renamed,
-            table.translated,
-            table.read_beside,
-            model_keys(),
-            table.companions,
-            *framework.packing.values(),
-        )
-        is_read = key in framework.spelled or any(key in one for one in names)
+        names = (table.renamed, table.translated, table.read_beside, model_keys(), table.companions)
+        is_read = key in framework.spelled or any(key in one for one in (*names, *framework.packing.values()))
         is_read |= key not in table.irrelevant and any(fnmatch.fnmatch(key, pattern) for pattern in OF_ADAPTERS)
     if any(fnmatch.fnmatch(key, pattern) for pattern in framework.ignored):
         return "cannot matter"

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from primus_search.files.known_keys import key_table
+from primus_search.files.shell.shell_variables import UNSET
 from primus_search.launch.contract import fits, holds, is_off, number_in
-from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model

@@ -10,8 +10,8 @@ from typing import Any
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
-from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import SEEN, UNSET, counts_in
+from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_variables import SEEN, UNSET, counts_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from primus_search.base.errors import InputError
 from primus_search.cli import app
+from primus_search.files.shell.bash import followed
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import is_experiment, read_experiment
-from primus_search.launch.script.bash import followed
 from primus_search.learning.started_experiment import start
 
 SIZES = """

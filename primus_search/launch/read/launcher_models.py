@@ -7,9 +7,9 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.dotted_keys import nested
+from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, plain, shown
 from primus_search.launch.read.launcher_table import Launcher
-from primus_search.launch.script.shell_variables import UNSET
 from primus_search.models.model_files import load_model
 from primus_search.models.preset_names import model_named
 from primus_search.models.tokenizers import vocabulary_of

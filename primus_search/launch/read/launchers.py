@@ -20,6 +20,9 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.python_calls import WORLD
+from primus_search.files.shell import bash
+from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
 from primus_search.files.source import plain
 from primus_search.launch.adapters import tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
@@ -40,9 +43,6 @@ from primus_search.launch.read.launcher_models import as_script_text, fitting, m
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import OPTIONS, started_with
-from primus_search.launch.script import bash
-from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET, counts_in, header_variables
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS

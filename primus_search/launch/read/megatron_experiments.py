@@ -14,6 +14,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
+from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_MEGATRON, tuning_in
 from primus_search.launch.contract import is_off, translated, whole
@@ -33,7 +34,6 @@ from primus_search.launch.read.script_arguments import (
 )
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
 from primus_search.launch.refusals import is_variable
-from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.families.megatron_hybrid import PATTERNS
 from primus_search.models.megatron_yaml import from_document

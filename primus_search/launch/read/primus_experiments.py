@@ -18,6 +18,9 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
+from primus_search.files.shell import bash
+from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_variables import UNSET, header_variables
 from primus_search.files.source import Document, parse, plain, read, shown
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
@@ -31,9 +34,6 @@ from primus_search.launch.read.megatron_experiments import must_be_mapping, of_s
 from primus_search.launch.read.torchtitan_command import JOB_FILES
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import variables_of
-from primus_search.launch.script import bash
-from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import UNSET, header_variables
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
 from primus_search.values.machine.framework import NOTHING, Settings

@@ -14,6 +14,8 @@ from typing import Any
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.known_keys import key_table
 from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
+from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import settings_of
@@ -27,8 +29,6 @@ from primus_search.launch.read.recipes import (
     recipes,
     recipes_named,
 )
-from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.values.model import Model
 
 MOST_NAMED = 12

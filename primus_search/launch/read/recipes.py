@@ -23,6 +23,9 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
+from primus_search.files.shell import bash
+from primus_search.files.shell.shell_tests import OUTPUT
+from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import fits, is_off, same, translated
 from primus_search.launch.experiment import Experiment
@@ -30,9 +33,6 @@ from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.megatron_experiments import model_of_arguments
-from primus_search.launch.script import bash
-from primus_search.launch.script.shell_tests import OUTPUT
-from primus_search.launch.script.shell_variables import MARK, UNSET
 from primus_search.launch.world import NO_WORLD, World, world_of
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import CONSTANT_KEYS

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from primus_search.files.shell import bash
+from primus_search.files.shell.shell_tests import short
+from primus_search.files.shell.shell_variables import MARK, MOST_TEXT
 from primus_search.launch.refusals import variables_of
-from primus_search.launch.script import bash
-from primus_search.launch.script.shell_tests import short
-from primus_search.launch.script.shell_variables import MARK, MOST_TEXT
 from primus_search.launch.world import world_of
 
 FLAGS = {

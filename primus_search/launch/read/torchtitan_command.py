@@ -19,11 +19,11 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
+from primus_search.files.shell import bash
+from primus_search.files.shell.shell_variables import UNSET
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.torchtitan_config import RELEASE, flags_of, of_configuration
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
-from primus_search.launch.script import bash
-from primus_search.launch.script.shell_variables import UNSET
 from primus_search.launch.world import World, world_of
 from primus_search.values.model import Model
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.shell.files_beside import beside
 from primus_search.files.source import parse
-from primus_search.launch.script.files_beside import beside
 
 _WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|command):", re.MULTILINE)
 """A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""

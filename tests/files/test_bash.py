@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.files.shell.bash import followed
 from primus_search.launch.read.script_arguments import settings_in
-from primus_search.launch.script.bash import followed
 from primus_search.launch.world import World, nodes_of
 
 BASH = shutil.which("bash")

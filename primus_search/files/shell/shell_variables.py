@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
-from primus_search.launch.script.shell_syntax import DEEPEST, LONGEST, behind, closing, tokens
+from primus_search.files.shell.shell_syntax import DEEPEST, LONGEST, behind, closing, tokens
 
 MARK = "\0"
 """Stands around the name of a variable that has no value."""

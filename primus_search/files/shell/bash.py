@@ -6,7 +6,7 @@
 Assignments, arrays, expansions, branches, loops, functions, `eval`, `source` of files beside the script, here-documents
 and the text of `bash -c` are followed. Programs are not executed: their words are kept in `commands`. A test that
 cannot be answered (of a file, a program, a variable without a value) is a guess; `guesses` has each, and `choices`
-turns one. `tests/launch/test_bash.py` compares with bash itself.
+turns one. `tests/files/test_bash.py` compares with bash itself.
 """
 
 import fnmatch
@@ -20,11 +20,11 @@ from types import MappingProxyType
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
-from primus_search.launch.script.files_beside import beside
-from primus_search.launch.script.shell_output import output_of
-from primus_search.launch.script.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
-from primus_search.launch.script.shell_tests import OUTPUT, Tests, short
-from primus_search.launch.script.shell_variables import MARK, Variables, counts_in, header_variables
+from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_output import output_of
+from primus_search.files.shell.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
+from primus_search.files.shell.shell_tests import OUTPUT, Tests, short
+from primus_search.files.shell.shell_variables import MARK, Variables, counts_in, header_variables
 
 MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")

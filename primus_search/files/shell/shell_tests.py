@@ -9,7 +9,7 @@ import fnmatch
 import re
 from dataclasses import dataclass, field
 
-from primus_search.launch.script.shell_variables import UNSET, Variables
+from primus_search.files.shell.shell_variables import UNSET, Variables
 
 OUTPUT = "$("
 """How the name of a program's output begins."""

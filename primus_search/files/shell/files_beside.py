@@ -5,7 +5,7 @@ beside(Path("examples/llama"), "/workspace/examples/llama/common.sh")     # exam
 
 from pathlib import Path, PurePosixPath
 
-from primus_search.launch.script.shell_variables import UNSET
+from primus_search.files.shell.shell_variables import UNSET
 
 MOST_ABOVE = 5
 """Folders above the one of a script in which a file that it names is sought."""

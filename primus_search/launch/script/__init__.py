@@ -1,1 +1,0 @@
-"""Shell scripts read without running them: words, variables, tests and loops. Imports nothing but base."""
