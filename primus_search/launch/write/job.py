@@ -132,7 +132,7 @@ def refused_constants(job: LaunchJob) -> list[str]:
 
 
 def unsaid_constants(model: Model, read: Model) -> list[str]:
-    """Constants of a model that its file says otherwise, each with its value."""
+    """Constants of a model that its file says otherwise, each with its value, and towers that it does not have."""
     ours, theirs = model.constants, read.constants
     lost = []
     for one in fields(ours):
@@ -149,6 +149,7 @@ def unsaid_constants(model: Model, read: Model) -> list[str]:
         lost.append(f"activation of the MLP: {activation}")
     if not activation and not model.is_gated:
         lost.append("activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron")
+    lost += [f"the {one.name} tower, priced and not started" for one in model.towers if one not in read.towers]
     others = [one for one in ours.others if one not in theirs.others]
     return lost + [f"{name.replace('_', ' ')} of the model: {value}" for name, value in others]
 

@@ -99,7 +99,8 @@ def edits(job: LaunchJob, beside: Mapping[str, Any] = NOTHING) -> list[str]:
     And what the framework has otherwise than the search that priced the job.
     """
     said = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
-    read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)))
+    started = job.model.towers if job.framework.options.get("towers") else ()
+    read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)), towers=started)
     has_experts = job.model.is_moe
     fixed = fixed_otherwise(job.framework, job.cluster.stack, job.row, has_experts=has_experts)
     return unsaid_constants(job.model, read) + fixed
