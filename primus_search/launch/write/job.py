@@ -149,7 +149,8 @@ def unsaid_constants(model: Model, read: Model) -> list[str]:
         lost.append(f"activation of the MLP: {activation}")
     if not activation and not model.is_gated:
         lost.append("activation of the MLP: GELU as written; squared ReLU (squared_relu) in Nemotron")
-    lost += [f"the {one.name} tower, priced and not started" for one in model.towers if one not in read.towers]
+    towers = {one.name for one in model.towers} - {one.name for one in read.towers}
+    lost += [f"{name} tower of the model: not started, priced on the first stage" for name in sorted(towers)]
     others = [one for one in ours.others if one not in theirs.others]
     return lost + [f"{name.replace('_', ' ')} of the model: {value}" for name, value in others]
 
