@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from primus_search.files.python_calls import module_file
+from primus_search.files.python.python_module import module_file
 
 MAX_DEPTH = 6
 """Nested configuration classes; deeper ones are classes that name themselves."""

@@ -19,7 +19,8 @@ import yaml
 
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
-from primus_search.files.python_calls import PythonModule, plain
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import plain
 from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of

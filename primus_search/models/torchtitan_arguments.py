@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.files.known_keys import key_table
-from primus_search.files.python_calls import CallRecord, PythonModule, plain
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import CallRecord, plain
 from primus_search.values.model import Attention, Constants, LatentAttention, MixtureOfExperts, Model
 
 Fields = Mapping[str, Any]

@@ -4,7 +4,7 @@ from typing import Any
 
 from primus_search.files.dotted_keys import nested
 from primus_search.files.known_keys import key_table
-from primus_search.files.python_calls import EVERY, CallRecord
+from primus_search.files.python.python_values import EVERY, CallRecord
 from primus_search.models.torchtitan_arguments import model_of
 from primus_search.values.model import Model
 

@@ -7,7 +7,8 @@ import pytest
 
 from primus_search.base.errors import InputError
 from primus_search.files.known_keys import key_table
-from primus_search.files.python_calls import CallRecord, PythonModule, Unknown
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import CallRecord, Unknown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.torchtitan_command import CONFIGS

@@ -11,7 +11,8 @@ from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
-from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import CallRecord, Name, Unknown
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.files.source import parse
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.known_keys import key_table
-from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import CallRecord, Name, Unknown
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.launch.contract import fits
@@ -79,8 +80,18 @@ def of_program(
 def _models(module: PythonModule, started: Sequence[CallRecord]) -> set[str]:
     """Names of models that a file loads, and what it sets in place of that of a recipe which it starts."""
     loads = [one.arguments[0] for one in module.made if one.last == "from_hf_pretrained" and one.arguments]
-    named = (getattr(one.fields.get("model"), "name", str(one.fields.get("model"))) for one in started)
-    return {one for one in (*loads, *named) if isinstance(one, str) and one not in ("", "None")}
+    return {
+        one
+        for one in (*loads, *(_model_name(call.fields.get("model")) for call in started))
+        if isinstance(one, str) and one
+    }
+
+
+def _model_name(value: Any) -> str:
+    match value:
+        case Name(name) | CallRecord(name) | Unknown(name) | str(name):
+            return name
+    return ""
 
 
 def _document(path: Path, text: str) -> list[str]:

@@ -2,7 +2,7 @@
 
     of_configuration(Path("config_registry.py"), text, 64, None, ["--config", "llama3_8b", "--compile.enable"])
 
-A function is followed by its syntax tree (`python_calls`), never run. Its settings have the names of Trainer.Config,
+A function is followed by its syntax tree (`files.python`), never run. Its settings have the names of Trainer.Config,
 `model_spec.X` is argument X of `model_registry`, and a part that is one of several classes stands under its own name
 (`activation_checkpoint: FullAC`).
 """
@@ -17,7 +17,8 @@ from primus_search.base.errors import Problem
 from primus_search.files.argument_tables import arguments
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
-from primus_search.files.python_calls import CallRecord, Name, PythonModule, Unknown
+from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_values import CallRecord, Name, Unknown
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.torchtitan import CLASSED, READ

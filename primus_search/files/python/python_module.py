@@ -8,8 +8,6 @@ Functions of the file, and of files that it imports and that are there, are foll
 """
 
 import ast
-import operator
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -17,97 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.files.source import plain as scalar
+from primus_search.files.python.python_operators import NOTHING, of_function, of_method, operated
+from primus_search.files.python.python_values import EVERY, CallRecord, Name, Unknown, is_open
 
-MOST_STEPS, DEEPEST, MOST_BITS = 20_000, 40, 64
-EVERY = "every "
-"""What begins the field that stands for all parts of a class (`model.traverse(RMSNorm.Config)`)."""
-
-
-@dataclass(slots=True)
-class CallRecord:
-    """A call that is not followed: the dotted name, arguments by position, and fields: keywords and what is set later.
-
-    A field that is read before it is set is a `CallRecord` without a name: what it holds is at its default.
-    """
-
-    name: str = ""
-    arguments: tuple[Any, ...] = ()
-    fields: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def last(self) -> str:
-        """The name without the modules before it; of `X.Config`, X."""
-        return self.name.removesuffix(".Config").rpartition(".")[2]
-
-    def part(self, name: str) -> Any:
-        return self.fields.setdefault(name, CallRecord())
-
-    def at(self, path: str, default: Any = None) -> Any:
-        """What is set below it by a dotted name."""
-        part: Any = self
-        for step in path.split("."):
-            if not isinstance(part, CallRecord) or step not in part.fields:
-                return default
-            part = part.fields[step]
-        return part
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """A name that something else defines, dotted."""
-
-    name: str
-    folders: tuple[Path, ...] = ()
-    """Where the file may be that defines it."""
-
-
+MOST_STEPS, DEEPEST = 20_000, 40
 FOLLOWED = "Trainer.Config"
 """What functions of other files return that are followed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A value that only a run has, as it is written."""
-
-    text: str
 
 
 class _Return(Exception):
     def __init__(self, value: Any) -> None:
         super().__init__()
         self.value = value
-
-
-def _plus(left: Any, right: Any) -> Any:
-    """A sum; lists and texts up to the length of the longest that is read."""
-    if isinstance(left, list | str) and isinstance(right, list | str) and len(left) + len(right) > MOST_STEPS:
-        raise OverflowError
-    return left + right
-
-
-def _times(left: Any, right: Any) -> Any:
-    """A product; lists and texts are repeated up to the length of the longest that is read."""
-    for parts, count in ((left, right), (right, left)):
-        if isinstance(parts, list | str) and isinstance(count, int) and len(parts) * count > MOST_STEPS:
-            raise OverflowError
-    return left * right
-
-
-def _power(base: Any, by: Any) -> Any:
-    if not 0 <= by <= MOST_BITS or abs(base) > MOST_BITS:
-        raise OverflowError
-    return base**by
-
-
-_OPERATORS: Mapping[type[ast.AST], Any] = {
-    ast.Add: _plus, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
-    ast.Pow: _power, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-    ast.Eq: operator.eq, ast.NotEq: operator.ne,
-    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
-    ast.IsNot: operator.ne, ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
-}  # fmt: skip
-LARGEST = 1 << 62
 
 
 @dataclass(slots=True)
@@ -207,7 +126,7 @@ class PythonModule:
                 self._value(value, scope)
             case ast.If(test, body, otherwise):
                 answer = self._value(test, scope)
-                if not isinstance(answer, Unknown | CallRecord | Name):
+                if not is_open(answer):
                     self._run(body if answer else otherwise, scope)
                 elif self.options is not None:
                     before, self.guess = self.guess, ast.unparse(test)[:80]
@@ -320,12 +239,13 @@ class PythonModule:
                 if isinstance(one, bool | int | float):
                     return -one if isinstance(op, ast.USub) else not one if isinstance(op, ast.Not) else one
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
-                return self._operated(node, op, self._value(left, scope), self._value(right, scope))
+                result = operated(op, self._value(left, scope), self._value(right, scope))
+                return Unknown(ast.unparse(node)[:80]) if result is NOTHING else result
             case ast.BoolOp(op, values):
                 found: Any = None
                 for one in values:
                     found = self._value(one, scope)
-                    if isinstance(found, Unknown | CallRecord | Name):
+                    if is_open(found):
                         return Unknown(ast.unparse(node))
                     if bool(found) is isinstance(op, ast.Or):
                         break
@@ -336,7 +256,7 @@ class PythonModule:
                 return self._comprehended(one, target, self._value(over, scope), tests, dict(scope))
             case ast.IfExp(test, body, otherwise):
                 answer = self._value(test, scope)
-                if not isinstance(answer, Unknown | CallRecord | Name):
+                if not is_open(answer):
                     return self._value(body if answer else otherwise, scope)
             case ast.Subscript(of, key):
                 owner, at = self._value(of, scope), self._value(key, scope)
@@ -359,23 +279,10 @@ class PythonModule:
                 raise ValueError("functions of so many steps are not read")
             self._assign(target, value, scope)
             answers = [self._value(test, scope) for test in tests]
-            if any(isinstance(answer, Unknown | CallRecord | Name) for answer in answers):
+            if any(is_open(answer) for answer in answers):
                 return Unknown(ast.unparse(one)[:80])
             made += [self._value(one, scope)] if all(answers) else []
         return made
-
-    def _operated(self, node: ast.expr, op: ast.AST, left: Any, right: Any) -> Any:
-        plain, unknown = (bool, int, float, str, list, type(None)), Unknown(ast.unparse(node)[:80])
-        if type(op) not in _OPERATORS or not isinstance(left, plain) or not isinstance(right, plain):
-            return unknown
-        nests = any(isinstance(part, list) for one in (left, right) if isinstance(one, list) for part in one)
-        if nests and not isinstance(op, ast.Add | ast.Mult):  # lists of lists of one another compare without end
-            return unknown
-        try:
-            found = _OPERATORS[type(op)](left, right)
-        except (TypeError, ZeroDivisionError, OverflowError):  # Python would end here, too
-            return unknown
-        return unknown if isinstance(found, int) and abs(found) >= LARGEST else found
 
     def _attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, CallRecord):
@@ -393,15 +300,8 @@ class PythonModule:
                 option = str(arguments[-1]).lstrip("-").replace("-", "_")
                 absent = Unknown(f"--{option}") if keywords.get("required") is True else None
                 self.made.append(CallRecord("Arguments", (), {option: keywords.get("default", absent)}))
-            if isinstance(owner, list) and node.func.attr in ("append", "extend", "insert"):
-                owner += (
-                    arguments[-1] if node.func.attr == "extend" and isinstance(arguments[-1], list) else arguments[-1:]
-                )
-                return None
-            if isinstance(owner, str) and node.func.attr in METHODS and all(isinstance(one, str) for one in arguments):
-                return getattr(owner, node.func.attr)(*arguments)
-            if isinstance(owner, dict) and node.func.attr == "get" and arguments and isinstance(arguments[0], str):
-                return owner.get(*arguments[:2])
+            if (result := of_method(owner, node.func.attr, arguments)) is not NOTHING:
+                return result
             if isinstance(owner, CallRecord):
                 self.made.append(CallRecord(f"{owner.last}.{node.func.attr}", tuple(arguments), keywords))
                 of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
@@ -426,20 +326,10 @@ class PythonModule:
             copied = deepcopy(arguments[0])
             copied.fields |= keywords
             return copied
-        if name in LARGEST_OF and arguments and all(isinstance(one, int | float) for one in arguments):
-            return LARGEST_OF[name](arguments)
         if name.rpartition(".")[2] == WORLD and self.options is not None:
             return self.options.get(WORLD, Unknown(f"{WORLD}()"))
-        if name == "isinstance" and isinstance(arguments[0], str | bool | int | float | list | dict | None):
-            kinds = arguments[1] if isinstance(arguments[1], list) else arguments[1:]
-            return type(arguments[0]).__name__ in [one.name for one in kinds if isinstance(one, Name)]
-        if name in ("list", "tuple") and arguments and isinstance(arguments[0], list):
-            return list(arguments[0])
-        if name in ("int", "float", "str") and arguments and isinstance(arguments[0], int | float | str):
-            given = arguments[0] if isinstance(arguments[0], int | float) else scalar(arguments[0])
-            return int(given) if name == "int" and isinstance(given, float) else given
-        if name in ("os.environ.get", "os.getenv"):
-            return os.environ.get(*map(str, arguments)) if arguments[1:] else Unknown(f"${arguments[0]}")
+        if (result := of_function(name, arguments)) is not NOTHING:
+            return result
         if name.rpartition(".")[2] in WRAPPED and arguments and isinstance(arguments[0], Name):
             name, *arguments = arguments[0].name, *arguments[1:]
         if not name:
@@ -458,9 +348,6 @@ class PythonModule:
 
 WORLD = "get_world_size"
 """The function, and the option, that has the number of processes."""
-LARGEST_OF: Mapping[str, Any] = {"max": max, "min": min}
-METHODS = ("lower", "upper", "strip", "split")
-"""Methods of texts that are followed."""
 
 
 def _unknown(node: ast.expr) -> Unknown:
@@ -478,18 +365,6 @@ WRAPPED = ("Partial", "Config", "partial")
 def _default(value: Any) -> Any:
     """What `field(default=...)` of a data class gives."""
     return value.fields.get("default") if isinstance(value, CallRecord) and value.last == "field" else value
-
-
-def plain(value: Any) -> Any:
-    """A value with calls as their keywords. Raises ValueError for one that only a run has."""
-    match value:
-        case CallRecord(fields=fields):
-            return {name: plain(one) for name, one in fields.items()}
-        case list():
-            return [plain(one) for one in value]
-        case Unknown() | Name():
-            raise ValueError(f"{value} is known only when it runs")
-    return value
 
 
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:

@@ -1,0 +1,1 @@
+"""Python files read without running them: modules, the values of their names, what their calls are given."""
