@@ -123,16 +123,20 @@ def rows(release: Release) -> tuple[Row, ...]:
 
 def release_of(name: str, given: Settings) -> Release:
     """The release that a contract names (`megatron@core_0.16`), else the newest that knows most flags of a file."""
-    named_one = [one for one in RELEASES[name.partition("@")[0]] if one.arguments == name]
-    of_contract = named_one or RELEASES[name.partition("@")[0]]
-    return min(of_contract, key=lambda one: sum(key not in arguments(one.arguments) for key in named(one, given)))
+    known = RELEASES[name.partition("@")[0]]
+    named_one = (one for one in known if one.arguments == name)
+    return next(named_one, None) or min(known, key=lambda one: _num_unknown(one, given))
+
+
+def _num_unknown(release: Release, given: Settings) -> int:
+    return sum(key not in arguments(release.arguments) for key in named(release, given))
 
 
 def started_by(name: str, given: Settings, world: int, device: int | None) -> str:
     """Another release that knows as many flags of a job that one refuses, and starts it; empty where none does."""
-    first, rest = release_of(name, given), RELEASES[name.partition("@")[0]]
-    unknown = {one.arguments: sum(key not in arguments(one.arguments) for key in named(one, given)) for one in rest}
-    others = (one for one in unknown if one != first.arguments and unknown[one] <= unknown[first.arguments])
+    unknown = {one: _num_unknown(one, given) for one in RELEASES[name.partition("@")[0]]}
+    first = next((one for one in unknown if one.arguments == name), None) or min(unknown, key=unknown.__getitem__)
+    others = (one.arguments for one in unknown if one is not first and unknown[one] <= unknown[first])
     return next((one for one in others if not refused(one, given, world, device)), "")
 
 

@@ -90,13 +90,9 @@ def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = 
 
 def _of_variables(header: Mapping[str, str]) -> World:
     """Processes that torch waits for where no launcher starts them, and those of a node."""
+    named = key_table("worlds")["variables"]
     gpus, nodes, each = (
-        next((int(header[one]) for one in names if one in header), 0)
-        for names in (
-            ("WORLD_SIZE",),
-            ("NNODES", "NUM_NODES"),
-            ("LOCAL_WORLD_SIZE", "GPUS_PER_NODE", "NUM_GPUS_PER_NODE", "NPROC_PER_NODE"),
-        )
+        next((int(header[one]) for one in named[of] if one in header), 0) for of in ("gpus", "nodes", "each")
     )
     return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
 

@@ -18,7 +18,8 @@ from primus_search.files.search_path import FileKind, names
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
-from primus_search.launch.read.recipes import RECIPES, RESIZED, recipes, started_in
+from primus_search.launch.read.recipe_commands import started_in
+from primus_search.launch.read.recipes import RECIPES, RESIZED, recipes
 from primus_search.launch.refusals import refused
 from primus_search.launch.world import World
 from primus_search.learning.started_experiment import start

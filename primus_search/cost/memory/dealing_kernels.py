@@ -1,20 +1,17 @@
 # mypy: allow-untyped-defs
-"""How Megatron deals matrices to the shards of a buffer: whole, to replicas that work on them, or in chunks of rows.
+"""How Megatron deals whole matrices to replicas that work on them (layer-wise optimizers).
 
-*Whole* (layer-wise optimizers): a bucket has a shard of one size for each replica, as large as the fullest of them; the
-replica that has it holds its state whole. Matrices go, those with most work first, to the replica with least work so
-far whose shard stays below 1.3 of the mean, else to the emptiest shard. Work is that of orthogonalising a matrix, its
-longer side times the square of its shorter one. A bucket is closed once it has as many parameters as one has, and 0.9
-of a replica's largest matrix on each, where the next matrix would make it longer.
+A bucket has a shard of one size for each replica, as large as the fullest of them; the replica that has it holds its
+state whole. Matrices go, those with most work first, to the replica with least work so far whose shard stays below 1.3
+of the mean, else to the emptiest shard. Work is that of orthogonalising a matrix, its longer side times the square of
+its shorter one. A bucket is closed once it has as many parameters as one has, and 0.9 of a replica's largest matrix on
+each, where the next matrix would make it longer.
 Source: NVIDIA/Megatron-LM d98e8a64 core/optimizer/layer_wise_optimizer.py `_compute_per_buffer_param_layout`.
 
-*In chunks* (Megatron-FSDP): `padded_buffers`.
-
-Loaded only by `whole_matrices` and `padded_buffers`, when a row deals a buffer.
+Loaded only by `whole_matrices`, when a row deals a buffer.
 """
 
 from functools import lru_cache
-from math import ceil, lcm
 
 import numpy as np
 
@@ -74,27 +71,3 @@ def dealt(size, work, bucket, shards, most):
         of_all[best] += size[i]
         total[best] += work[i]
     return room + shards * held.max(), shards * of_all.max()
-
-
-@lru_cache(maxsize=4096)
-def filled(matrices: tuple[tuple[float, float, int], ...], count: int, shards: int, are_apart: int) -> float:
-    """Elements of a buffer on all its ranks, each of which has whole chunks: the least common multiple of rows.
-
-    matrices  rows, their length and how many       count  parameters in all       shards  ranks
-    are_apart  parameters of no matrix have a buffer of their own; otherwise they fill what matrices leave empty
-    """
-    listed, chunk = sorted(((round(n), round(m), many) for n, m, many in matrices), key=lambda one: -one[1]), 1
-    for rows, length, _ in listed:
-        chunk = lcm(chunk, length) if rows * length >= chunk else chunk  # shorter ones fill gaps
-    sizes = [rows * length for rows, length, copies in listed for _ in range(copies)]
-    used = sum(size // chunk for size in sizes)
-    rest = [size % chunk for size in sizes if size >= chunk and size % chunk]
-    small = max(count - sum(size for size in sizes if size >= chunk), 0)
-    while rest:
-        one = rest.pop(0)
-        other = next((size for size in rest if one + size <= chunk), 0)
-        if other:
-            rest.remove(other)
-        used, small = used + 1, small if are_apart else max(small - (chunk - one - other), 0)
-    inside, beside = (0, small) if are_apart else (small / chunk, 0)
-    return float(shards * chunk * ceil((used + inside) / shards) + beside)

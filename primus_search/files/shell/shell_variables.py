@@ -12,6 +12,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
@@ -27,10 +28,6 @@ _MATHS = {
 }  # fmt: skip
 MOST_TEXT = 1_000_000
 """Characters of one variable."""
-_COUNTS = re.compile(r"PET_\w{1,40}|(?:LOCAL_)?WORLD_SIZE|NNODES|NUM_NODES|(?:NUM_)?GPUS_PER_NODE|NPROC_PER_NODE")
-"""Variables that torch reads to start processes (`env://`, torchrun's), and those that scripts count them by."""
-
-
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Variables that list the devices of a node."""
 _LIST = re.compile(r"\d+(?:,\d+)*")
@@ -39,10 +36,12 @@ SEEN = "VISIBLE_DEVICES"
 
 
 def counts_in(values: Mapping[str, str]) -> dict[str, str]:
-    """The variables among some that say how many processes there are."""
+    """The variables among some that say how many processes there are: those of a table, and torchrun's own."""
     lists = [value for key, value in values.items() if key in VISIBLE and _LIST.fullmatch(value)]
     visible = {SEEN: str(lists[0].count(",") + 1)} if lists else {}
-    return visible | {key: value for key, value in values.items() if _COUNTS.fullmatch(key) and value.isdecimal()}
+    counts = set(chain.from_iterable(key_table("worlds")["variables"].values()))
+    named = (key for key in values if key in counts or key.startswith("PET_"))
+    return visible | {key: values[key] for key in named if values[key].isdecimal()}
 
 
 def header_variables(text: str) -> dict[str, str]:

@@ -37,16 +37,9 @@ from primus_search.launch.read.other_files import command, not_read
 from primus_search.launch.read.primus_experiments import STARTS as STARTS_PRIMUS
 from primus_search.launch.read.primus_experiments import of_command as of_primus_command
 from primus_search.launch.read.primus_experiments import of_primus
+from primus_search.launch.read.recipe_commands import RUNS_RECIPE, started_in
 from primus_search.launch.read.recipe_programs import of_program
-from primus_search.launch.read.recipes import (
-    NAMED,
-    RUNS_RECIPE,
-    NamedRecipe,
-    is_recipe,
-    of_recipe,
-    recipes_named,
-    started_in,
-)
+from primus_search.launch.read.recipes import NAMED, NamedRecipe, is_recipe, of_recipe, recipes_named
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump

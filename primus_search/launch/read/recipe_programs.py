@@ -21,15 +21,8 @@ from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.recipes import (
-    COMMANDS,
-    NAMED,
-    NamedRecipe,
-    of_recipe,
-    overrides_of,
-    recipes,
-    recipes_named,
-)
+from primus_search.launch.read.recipe_overrides import overrides_of
+from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_recipe, recipes, recipes_named
 from primus_search.values.model import Model
 
 MOST_NAMED = 12

@@ -1,0 +1,135 @@
+"""A command that runs a recipe of Megatron-Bridge: the recipe its options name, and what they set over it.
+
+started_in("setup_experiment.py -m llama -mr llama3_8b -ng 8 -g h100 -c fp8_cs -tp 2", Path())
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from primus_search.base.guards.values import whole_number
+from primus_search.files.known_keys import key_table
+from primus_search.files.shell import bash
+from primus_search.files.shell.shell_tests import OUTPUT
+from primus_search.files.shell.shell_variables import MARK, UNSET
+from primus_search.launch.contract import fits
+from primus_search.launch.read.launcher_documents import written
+from primus_search.launch.read.launcher_formulas import settings_read
+from primus_search.launch.read.recipe_overrides import overrides_of
+from primus_search.launch.read.recipes import (
+    COMMANDS,
+    DEGREES,
+    GRID,
+    LAYOUT,
+    NAMED,
+    VIRTUAL,
+    NamedRecipe,
+    count_of,
+    gpus_of,
+    recipes,
+    recipes_named,
+)
+from primus_search.launch.world import World, world_of
+from primus_search.values.machine.framework import Settings
+
+RUNS_RECIPE = re.compile(
+    r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/(?:run_recipe|\w{0,20}setup_experiment)\.py\b", re.MULTILINE
+)
+"""A program of Megatron-Bridge that is given a recipe."""
+
+
+def started_in(text: str, folder: Path) -> NamedRecipe:
+    """The last recipe that a script runs, the settings of its command by their last name, and the GPUs.
+
+    Raises ValueError where it runs none, or where a variable of them has no value.
+    """
+    script, table = bash.followed(text, os.environ, folder), key_table(COMMANDS)
+    inner = (one for one in script.variables.values.values() if "\n" in one and RUNS_RECIPE.search(one))
+    commands = [words for one in inner for words in bash.followed(one, os.environ, folder).commands]
+    runs: list[NamedRecipe] = []
+    for words in reversed([*commands, *script.commands]):
+        parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+        given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
+        name = _name(given, table["precisions"])
+        if not name or not any(word.endswith(".py") for word in words):
+            continue
+        plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
+        overrides = plain | overrides_of(words)
+        printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
+        if OUTPUT in printed:
+            raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
+        if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
+            raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
+        gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
+        overrides = _beneath(name, _stem(given), gpus, overrides) | overrides
+        world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
+        runs.append(NamedRecipe(name, overrides, world))
+    same = [one.overrides for one in runs if one.name == runs[0].name]
+    if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
+        raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
+    if runs:
+        return runs[0]
+    exits = f"line {script.left}: the script exits before it " if script.left else ""
+    named = next((f": primus-search project --recipe {one}" for one in recipes_named(NAMED.findall(text))), "")
+    raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
+
+
+def _meant(given: Mapping[str, str], means: Mapping[str, Mapping[str, Settings]]) -> dict[str, Any]:
+    """The settings that options mean which set several."""
+    ways = ((given[key], *one) for key, ways in means.items() if key in given for one in ways.items())
+    meant = [(value, settings) for value, words, settings in ways if fits(value, words)]
+    return {
+        name: written(one.replace("$value", value)) if isinstance(one, str) else one
+        for value, settings in meant
+        for name, one in settings.items()
+    }
+
+
+def _name(given: Mapping[str, str], precisions: Mapping[str, str]) -> str:
+    """The name of the recipe that options choose; empty where they choose none. Source: scripts/performance/utils."""
+    if "recipe" in given or not (stem := _stem(given)):
+        return given.get("recipe", "")
+    mode = given.get("mode", "pretrain")
+    if "device" not in given:
+        return f"{stem}_{mode}_config"
+    written = given.get("precision", "bf16").lower()
+    variant = f"_{one}" if (one := given.get("variant", "").lower()) not in ("", "v1", "v2") else ""
+    end = f"gpu_{given['device'].lower()}_{precisions.get(written, written.replace('_', ''))}{variant}"
+    fits = [name for name in recipes() if re.fullmatch(rf"{re.escape(stem)}_{mode}_[0-9]+{re.escape(end)}", name)]
+    if "gpus" not in given and len(fits) != 1:
+        raise ValueError(f"{stem} on {given['device']}: give --num_gpus; recipes: {', '.join(fits) or 'none'}")
+    exact = f"{stem}_{mode}_{given.get('gpus')}{end}"
+    usual = [f"{stem}_{mode}_{count}{end}" for count in key_table(COMMANDS)["usual_gpus"].get(stem, ())]
+    most = max(fits, key=gpus_of, default=exact)
+    return f"{next((name for name in (exact, *usual) if name in fits), most)}_config"
+
+
+def _stem(given: Mapping[str, str]) -> str:
+    """The name of the model of a benchmark: whole, or as earlier releases had it, in two parts."""
+    return given.get("stem") or "_".join(given[key] for key in ("family", "size") if "family" in given and key in given)
+
+
+def _beneath(name: str, stem: str, gpus: int, overrides: Settings) -> dict[str, Any]:
+    """What a command of benchmarks sets by itself: layouts of stages that it changes, and on GPUs for which there is no
+    recipe the batch by replicas and states of BF16. Source: scripts/performance/utils/overrides.py of v0.6.0."""
+    settings = recipes()[one].settings if stem and (one := name.removesuffix("_config")) in recipes() else {}
+    if not settings:
+        return {}
+    both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(stem, {})
+    found: dict[str, Any] = {}
+    if layouts and not overrides.keys().isdisjoint((GRID[2], VIRTUAL)):
+        stages = count_of(both, GRID[2]) * count_of(both, VIRTUAL)
+        found[LAYOUT] = layouts.get(str(stages), settings.get(LAYOUT))
+    before, batch = gpus_of(name), settings.get("global_batch_size")
+    if gpus in (0, before) or not before:
+        return found
+    if "_bf16" in name and settings.get("optimizer", "adam") == "adam":
+        found["use_precision_aware_optimizer"] = True
+    had, has = (
+        count // prod(count_of(one, key) for key in DEGREES) for count, one in ((before, settings), (gpus, both))
+    )
+    return found | ({"global_batch_size": int(str(batch)) * has // had} if batch and had else {})

@@ -1,0 +1,74 @@
+"""Settings over a recipe of Megatron-Bridge as its command line has them, in Hydra's grammar.
+
+overrides_of(["model.tensor_model_parallel_size=2", "peft=null"])   {"tensor_model_parallel_size": 2, "dim": None}
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from primus_search.base.errors import did_you_mean
+from primus_search.files.argument_tables import arguments
+from primus_search.files.framework_files import load_framework
+from primus_search.files.known_keys import key_table
+from primus_search.launch.adapters import keys_of
+from primus_search.launch.read.launcher_documents import written
+from primus_search.launch.read.recipes import COMMANDS
+from primus_search.values.machine.framework import Settings
+
+_OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
+_SECTION = re.compile(r"\A(?:\+{0,2}(?=\w+=)|~)([a-z]\w*+)=?(.*)", re.DOTALL)
+QUOTES = "'\""
+"""Around a value in Hydra's grammar."""
+
+
+def overrides_of(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of `section.key=value` and of whole sections, by their last names."""
+    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)))
+    single = {_setting(one[1], one[2]): written(one[3].strip(QUOTES).removeprefix("torch.")) for one in found}
+    return _of_sections(words) | single
+
+
+def _precision(name: str) -> dict[str, Any]:
+    """The settings of `mixed_precision=`, a name or fields; ValueError for a name that is not read."""
+    if name[:1] == "{":
+        fields = _FIELD.findall(re.sub(r"\{[^{}]*\}", "", name[1:-1]))
+        return {**UNSCALED, **{key: written(value) for key, value in fields}}
+    known = key_table(COMMANDS)["mixed_precision"]
+    if name not in known:
+        raise ValueError(f"mixed_precision={name}: a precision that is not read{did_you_mean(name, known)}")
+    own = {key: value for key, value in UNSCALED.items() if key not in GATHERED}
+    return {**own, **load_framework("nemo").spellings["fp8"].values[known[name]]}
+
+
+GATHERED = ("fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag")
+"""What the name of a precision has as its format has it."""
+UNSCALED: Settings = {
+    **dict.fromkeys(("fp8_format", "fp4_format", "fp8_recipe", "fp4_recipe")),
+    **dict.fromkeys(("fp8_dot_product_attention", *GATHERED), False),
+}
+"""Fields of `MixedPrecisionConfig`, which takes the place of a recipe's."""
+_FIELD = re.compile(r"(?<!\w)(\w+):([^,{}]+)")
+"""A field of a mapping in Hydra's grammar that is none itself."""
+
+
+def _of_sections(words: Sequence[str]) -> dict[str, Any]:
+    """The settings of `mixed_precision=`, of `peft=null` (no adapters) and of `comm_overlap=null` (buckets of `ddp`);
+    ValueError for other whole sections."""
+    known, gone = arguments("nemo"), {"peft": keys_of(load_framework("nemo")).rank[0], "comm_overlap": "bucket_size"}
+    sections = {name.partition(".")[0] for name in known}
+    found = {one[1]: one[2] or "null" for word in words if (one := _SECTION.fullmatch(word)) and one[1] in sections}
+    precision, plain = found.pop("mixed_precision", ""), dict[str, Any]()
+    for section, value in found.items():
+        if section in known and section != "peft":  # no section
+            plain[section] = written(value)
+        elif section not in gone or written(value) is not None:
+            raise ValueError(f"{section}={value[:80]}: sections are not read as a whole; set {section}.NAME=VALUE")
+    without = {key: None for section, key in gone.items() if section in found}
+    return plain | without | (_precision(precision) if precision else {})
+
+
+def _setting(section: str, name: str) -> str:
+    """A setting as the table of recipes has it: by its last name, but those of adapters."""
+    whole = f"{section}.{name}"
+    return whole if whole in keys_of(load_framework("nemo")).read else name
