@@ -11,6 +11,7 @@ an overwrite.
 """
 
 import os
+import pickle
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -134,29 +135,29 @@ def parse(text: str, name: str) -> Document:
     # JSON may be indented with tabs, which YAML forbids; outside strings JSON has no other use for them.
     if name.endswith(".json"):
         text = text.replace("\t", " ")
+    return Document(name, *pickle.loads(_parsed(text, name)))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str, name: str) -> bytes:
+    """The data of a text and its lines, pickled, so that each reader has data of its own: presets, machines and stacks
+    are read again for every space that names them."""
+    loader = _Loader(text)
+    loader.name = name
     try:
-        node = _composed(text, name)
+        node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise InputError([Problem(f"{name}:{line} @ $", f"is not valid YAML: {error.problem}")]) from None
     except yaml.YAMLError as error:
         raise InputError([Problem(name, f"is not valid YAML: {str(error).splitlines()[0]}")]) from None
+    finally:
+        loader.dispose()
     builder = _Builder(name)
     data = builder.build(node, ()) if node is not None else None
     if builder.problems:
         raise InputError(builder.problems)
-    return Document(name, data, builder.lines)
-
-
-@lru_cache(maxsize=256)
-def _composed(text: str, name: str) -> yaml.Node | None:
-    """The node graph of a text: presets, machines and stacks are read again for every space that names them."""
-    loader = _Loader(text)
-    loader.name = name
-    try:
-        return loader.get_single_node()
-    finally:
-        loader.dispose()
+    return pickle.dumps((data, builder.lines), pickle.HIGHEST_PROTOCOL)
 
 
 class _Loader(yaml.CSafeLoader):
