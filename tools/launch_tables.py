@@ -75,8 +75,8 @@ OWN_SIZES = ("GPTModelProvider", "HybridModelProvider")
 def _settings(made: Any) -> dict[str, Any]:
     """Settings under the names that Megatron gives them; what is off and what moves nothing is left out."""
     listed, found = known_keys("megatron"), dict[str, Any]()
-    sections = [one for name in SOURCES["settings"] if (one := getattr(made, name)) is not None]
-    for name, value in (pair for one in sections for pair in given(one).items()):
+    order = SOURCES["settings" if made.ddp.use_distributed_optimizer else "unsharded"]
+    for name, value in (pair for one in order if (of := getattr(made, one)) is not None for pair in given(of).items()):
         plain = 0 if name == "mtp_num_layers" and value is None else plain_value(value)
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
     # training/comm_overlap.py sets these whatever `ddp` has.

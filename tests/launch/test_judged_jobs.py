@@ -84,7 +84,7 @@ def test_what_the_classes_of_a_recipe_resolve_changes_nothing_where_a_command_sa
     """Settings that the contract prices, as the Megatron-Bridge whose recipes are in the table resolves them."""
     rng, named, hubs = random.Random(os.environ["TEST_DAY"]), recipes_in("nemo"), models_of_tokenizers()
     known = [name for name, one in recipes().items() if f"{name}_config" in named and one.model.lower() in hubs]
-    drawn = [name for name in rng.sample(known, len(known)) if mode_of(name) == "pretrain" and is_named_whole(name)]
+    drawn = [name for name in rng.sample(known, len(known)) if mode_of(name) == "pretrain" and OWN.search(name)]
     files = {tmp_path / f"{name}.sh": command(name) for name in drawn if fits_its_gpus(name)}
     files = dict(islice(files.items(), 2 * PRETRAINING))  # some of which the stand-ins cannot build
     for file, text in files.items():
@@ -108,11 +108,6 @@ def test_what_the_classes_of_a_recipe_resolve_changes_nothing_where_a_command_sa
 
 OWN = re.compile(rf"_([0-9]+)gpu_(?:{'|'.join(DEVICES)})_")
 """GPUs and device in the name of a recipe."""
-
-
-def is_named_whole(recipe: str) -> bool:
-    """Whether a name has GPUs and device, but for Muon without shards, whose overlaps are open."""
-    return OWN.search(recipe) is not None and recipes()[recipe].settings.get("use_distributed_optimizer") is not False
 
 
 def is_plain(key: str, value: Any) -> bool:
