@@ -87,10 +87,13 @@ def deciding_settings(
     return found
 
 
-def fixed_otherwise(framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool) -> list[str]:
-    """Numbers of a stack that bear on a candidate and that every job of the framework has otherwise, for a person."""
-    fixed = framework.fixes.keys() & {one.number for one in _bearing(framework, row, has_experts)}
-    pairs = ((name, framework.fixes[name], number_of(stack, name)) for name in sorted(fixed))
+def had_otherwise(
+    framework: Framework, stack: Stack, row: Mapping[str, Any], written: Settings, *, has_experts: bool
+) -> list[str]:
+    """Numbers of a stack that a job with the settings written for it has otherwise, for a person."""
+    bearing = {one.number for one in _bearing(framework, row, has_experts)}
+    found = {**decided_numbers(framework, row, written, has_experts=has_experts), **framework.fixes}
+    pairs = ((name, found[name], number_of(stack, name)) for name in sorted(bearing & found.keys()))
     return [f"{name}: priced with {own}, {framework.title} has {value}" for name, value, own in pairs if own != value]
 
 

@@ -11,12 +11,13 @@ from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.hardware_files import load_stack
 from primus_search.launch.contract import words_of
-from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings, fixed_otherwise
+from primus_search.launch.decided import decided_keys, decided_numbers, deciding_settings, had_otherwise
 from primus_search.launch.experiment_space import space_of
 from primus_search.learning.started_experiment import start
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.knobs import KNOB
-from primus_search.values.machine.stack import number_of, with_numbers
+from primus_search.values.machine.framework import Framework
+from primus_search.values.machine.stack import Stack, number_of, with_numbers
 from primus_search.values.machine.state_formats import master_bytes
 
 MEGATRON = load_framework("megatron")
@@ -203,6 +204,16 @@ def test_an_addition_without_bias_and_dropout_is_one_kernel_either_way(
         assert found is (given.get("bias_dropout_fusion", False) or is_fused)
 
 
+@pytest.mark.parametrize("name", ["megatron", "primus", "nemo"])
+@pytest.mark.parametrize(
+    ("kind", "is_fused"), [("rope", True), ("yarn", False), ("mrope", False), ("learned_absolute", True)]
+)
+def test_rotation_in_another_way_than_plain_is_not_fused(name: str, kind: str, is_fused: bool) -> None:
+    given = {"position_embedding_type": kind, "apply_rope_fusion": True}
+    found = decided_numbers(load_framework(name), ROW, given, has_experts=False)
+    assert found.get("has_fused_rope", True) is is_fused
+
+
 @pytest.mark.parametrize(
     "one", [one for one in MEGATRON.decides if one.otherwise is not None], ids=lambda one: one.number
 )
@@ -311,12 +322,16 @@ def test_gradients_of_every_strategy_are_read_as_they_are_written(name: str, sha
     assert {field: read.get(field, held) for field in fields} == dict.fromkeys(fields, held)
 
 
+def said_otherwise(framework: Framework, stack: Stack, row: dict[str, object]) -> list[str]:
+    written = {"bf16": True, "overlap_param_gather": True}
+    written |= deciding_settings(framework, stack, row, has_experts=False, ranks=8)
+    return had_otherwise(framework, stack, row, written, has_experts=False)
+
+
 def test_a_file_for_another_framework_says_what_it_has_otherwise() -> None:
     stack, row = load_stack("megatron_te"), ROW | {"loss_fusion": True}
-    said = fixed_otherwise(MEGATRON, stack, row, has_experts=False)
-    assert said == ["keeps_softmax: priced with False, Megatron-LM has True"]
+    assert said_otherwise(MEGATRON, stack, row) == ["keeps_softmax: priced with False, Megatron-LM has True"]
     assert "cross_entropy_fusion_impl" not in deciding_settings(MEGATRON, stack, row, has_experts=False, ranks=8)
     for framework, other in ((MEGATRON, ROW | {"loss_fusion": False}), (load_framework("megatron@core_0.16"), row)):
-        assert fixed_otherwise(framework, stack, other, has_experts=False) == []
-    fixed = with_numbers(stack, {"keeps_softmax": True})
-    assert fixed_otherwise(MEGATRON, fixed, row, has_experts=False) == []
+        assert said_otherwise(framework, stack, other) == []
+    assert said_otherwise(MEGATRON, with_numbers(stack, {"keeps_softmax": True}), row) == []

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from ast import literal_eval
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ from tests.support.random_jobs import RandomJob, random_jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
              "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
+OF_NO_SETTING = {"has_fused_residual", "has_fused_rope", "has_fused_activation"}
+"""Numbers that the model of a job decides, whatever its settings: one addition without bias, YaRN, Gemma's gates."""
 FEW, MANY, PARTS = 24, 400, 5
 """Jobs of each format, and in `make test-full` of each of its parts."""
 
@@ -72,6 +75,10 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     named = re.findall(r"^(?:# )?Edit: (.* of the (?:model|MLP): .*)$", text, re.MULTILINE)
     wrong += sorted({*named} ^ {*unsaid_constants(job.model, found.model)})  # a person sets what no setting says
     sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", text)))
+    otherwise = dict(re.findall(r"^(?:# )?Edit: (\w+): priced with \S+, .* has (\S+)$", text, re.MULTILINE))
+    numbers = {name: literal_eval(value) for name, value in otherwise.items()}
+    wrong += sorted(numbers.keys() - OF_NO_SETTING - job.framework.fixes.keys())
+    job = replace(job, cluster=replace(job.cluster, stack=with_numbers(job.cluster.stack, numbers)))
     return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
 
 

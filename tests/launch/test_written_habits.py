@@ -1,7 +1,11 @@
 """What a stack assumes is switched on in the file that is priced with it, and a stand-in stack is said."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from primus_search.cli.project import of_file
 from primus_search.declare import make_space
 from primus_search.launch.write.job import LaunchJob
 from primus_search.launch.write.launch_files import launch_files
@@ -39,3 +43,16 @@ def test_the_precision_of_bridge_says_whether_weights_are_gathered_in_fp8() -> N
 def test_the_stack_that_stands_in_for_plain_torchtitan_is_said(hardware: str, is_said: bool) -> None:
     notes = space_of("torchtitan", hardware, sharding="fsdp2", tp=1).notes
     assert any("no run of plain torchtitan" in note for note in notes) is is_said
+
+
+def test_a_recipe_that_rotates_by_yarn_says_that_it_fuses_nothing(tmp_path: Path) -> None:
+    """Megatron-Bridge v0.6.0 models/gpt_provider.py:230; `project` of the command has it unfused, too."""
+    name, script = "gpt_oss_20b_pretrain_16gpu_h100_bf16", tmp_path / "run.sh"
+    space = make_space({"model": "gpt_oss_20b", "hardware": "h100", "nodes": 2, "framework": "nemo",
+                        "workload": {"seq_length": 4096, "global_batch_size": 64}})  # fmt: skip
+    text = launch_files(replace(next(jobs(space, 1)), recipe=name)).texts["nemo.sh"]
+    assert "Edit: has_fused_rope: priced with True, NeMo Megatron-Bridge has False" in text
+    script.write_text(
+        f"$BRIDGE_PATH/scripts/training/run_recipe.py --recipe {name}_config model.apply_rope_fusion=true"
+    )
+    assert of_file(script, "h100")[0].cluster.stack.kernels.has_fused_rope is False

@@ -117,10 +117,7 @@ def with_setting(rng: random.Random, job: LaunchJob) -> LaunchJob:
     """The job on a stack that has the numbers of one setting that a file decides, or those of its absence."""
     stack = job.cluster.stack
     written = [one for one in job.framework.decides if one.key or (one.settings and not one.formats)]
-    free = [one for one in written if job.framework.fixes.get(one.number) is None]
-    ours = [one for one in free if job.model.is_moe or not one.of_experts]
-    plain = {} if job.model.has_linear_bias else {"has_fused_residual"}  # fused or not, a file says one addition
-    ours = [one for one in ours if one.number not in plain]
+    ours = [one for one in written if job.model.is_moe or not one.of_experts]
     if not ours:
         return job
     picked = rng.choice(ours)

@@ -14,8 +14,8 @@ from typing import Any
 from primus_search.base.errors import InputError
 from primus_search.files.fields import Fields
 from primus_search.files.source import Document
-from primus_search.launch.contract import setting, settings_of
-from primus_search.launch.decided import deciding_settings, fixed_otherwise
+from primus_search.launch.contract import setting, settings_of, translated
+from primus_search.launch.decided import deciding_settings, had_otherwise
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
 from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
@@ -53,13 +53,14 @@ def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
 def files(job: LaunchJob) -> dict[str, Text]:
     """The script that starts a candidate."""
     groups = arguments(job)
-    must_start(job, {key: value for settings in groups.values() for key, value in settings.items()})
+    written = {key: value for group in groups.values() for key, value in group.items()}
+    must_start(job, written)
     values: dict[str, Any] = {
         "arrays": {name: words(settings) for name, settings in groups.items()},
         "is_fsdp": not groups["CANDIDATE_ARGS"].keys().isdisjoint(("use_torch_fsdp2", "use_megatron_fsdp")),
         "is_hybrid": job.model.is_single_block,
     }
-    return {"megatron.sh": launch_file(job, "megatron.sh", edits(job), **values)}
+    return {"megatron.sh": launch_file(job, "megatron.sh", edits(job, written), **values)}
 
 
 def _flag(framework: Framework, key: str, value: Any) -> tuple[str, Any]:
@@ -93,17 +94,21 @@ def model_settings(job: LaunchJob) -> dict[str, Any]:
     return said
 
 
-def edits(job: LaunchJob, beside: Mapping[str, Any] = NOTHING) -> list[str]:
+def edits(job: LaunchJob, settings: Mapping[str, Any], beside: Mapping[str, Any] = NOTHING) -> list[str]:
     """What a person has to set: constants of the model that no argument says, nor a setting `beside` them.
 
-    And what the framework has otherwise than the search that priced the job.
+    And what the framework has otherwise than the search that priced the job, under the settings of its file.
     """
     said = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
     started = job.model.towers if job.framework.options.get("towers") else ()
     read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)), towers=started)
-    has_experts = job.model.is_moe
-    fixed = fixed_otherwise(job.framework, job.cluster.stack, job.row, has_experts=has_experts)
-    return unsaid_constants(job.model, read) + fixed
+    return unsaid_constants(job.model, read) + priced_otherwise(job, settings)
+
+
+def priced_otherwise(job: LaunchJob, settings: Mapping[str, Any]) -> list[str]:
+    """Numbers that priced a job and that its framework has otherwise under the settings of its file."""
+    written = translated(job.framework, settings)[0] | {"add_bias_linear": job.model.has_linear_bias}
+    return had_otherwise(job.framework, job.cluster.stack, job.row, written, has_experts=job.model.is_moe)
 
 
 def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:

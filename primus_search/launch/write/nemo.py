@@ -17,9 +17,25 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
-from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes, unchanged
+from primus_search.launch.read.recipes import (
+    COMMANDS,
+    Recipe,
+    fits_its_gpus,
+    mode_of,
+    model_of,
+    overrides_of,
+    recipes,
+    unchanged,
+)  # fmt: skip
 from primus_search.launch.write.job import Inexpressible, LaunchJob
-from primus_search.launch.write.megatron import arguments_of, candidate_settings, edits, model_settings, must_start
+from primus_search.launch.write.megatron import (
+    arguments_of,
+    candidate_settings,
+    edits,
+    model_settings,
+    must_start,
+    priced_otherwise,
+)  # fmt: skip
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments
@@ -129,7 +145,7 @@ def difference(job: LaunchJob) -> dict[str, Any]:
     return {
         key: value
         for key, value in overrides(job).items()
-        if key in table["always"] or not same(_of_recipe(recipe, key, usual), value)
+        if key in table["always"] or (key not in table["of_class"] and not same(_of_recipe(recipe, key, usual), value))
     }
 
 
@@ -197,21 +213,24 @@ def _mode(job: LaunchJob) -> str:
     return "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
 
 
-def by_hand(job: LaunchJob) -> list[str]:
-    """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision."""
+def by_hand(job: LaunchJob, settings: Settings) -> list[str]:
+    """What the recipe has to bring, for no override says it: functions, kinds of layers, details of a precision.
+
+    settings  those of the job, of its recipe among them
+    """
     model, mode, lines = job.model, _mode(job), list[str]()
     if mode:
         named = f"RECIPE: one of {OF_MODE[mode]}; " if not job.recipe else ""
         lines.append(f"{named}checkpoint.pretrained_checkpoint, your data")
     if job.recipe:
-        return lines
+        return lines + priced_otherwise(job, settings)
     if job.workload.image_tokens:
         lines.append(f"RECIPE: {job.framework.options['towers']}")
     if model.constants.activation not in ("", "silu") or model.activation_clamp or not model.is_gated:
         lines.append(f"RECIPE: one whose activation is that of the model ({_activation(model)})")
     if model.latent is not None or not model.is_uniform:
         lines.append("RECIPE: one of the model's own family, whose layers are of its kinds")
-    return lines + edits(job)
+    return lines + edits(job, settings)
 
 
 def files(job: LaunchJob) -> dict[str, Text]:
@@ -225,17 +244,19 @@ def files(job: LaunchJob) -> dict[str, Text]:
         found |= argument_table("nemo")["unpacked"]
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     laid = {key.rpartition(".")[2]: value for key, value in found.items()}
-    packed, changed = {**own, **laid}, translated(job.framework, laid)[0]
-    must_start(job, megatron_keys(job.model) | unchanged(recipe, changed) | changed | candidate_settings(job))
+    words = [f"{_key(name)}={text}" for name, value in found.items() for text in _texts(name, value)]
+    packed, changed = {**own, **laid}, translated(job.framework, overrides_of(words))[0]
+    settings = megatron_keys(job.model) | unchanged(recipe, changed) | changed | candidate_settings(job)
+    must_start(job, settings)
     values: dict[str, Any] = {
         "packed": packed if job.recipe else None,
-        "words": [shlex.quote(f"{_key(name)}={text}") for name, value in found.items() for text in _texts(name, value)],
+        "words": list(map(shlex.quote, words)),
         "seq_length": job.workload.seq_length,
         "recipe": f"{_named(job)}_config" if job.recipe else "",
         "mode": mode,
         "dataset": dataset,
     }
-    return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job), **values)}
+    return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job, settings), **values)}
 
 
 def _key(name: str) -> str:

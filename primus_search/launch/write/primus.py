@@ -90,7 +90,8 @@ def experiment(job: LaunchJob) -> Text:
     }
     own_data = ["sft_dataset_name, tokenizer and the checkpoint to load in primus.yaml"] if has_text else []
     lost, beside = ([NO_BIAS], sizes | {"model_type": COMPRESSED_TYPE}) if _is_compressed(job.model) else ([], {})
-    return launch_file(job, "notes.txt", [*own_data, *lost, *edits(job, beside)], written(data), None if tuned else {})
+    by_hand = [*own_data, *lost, *edits(job, laid, beside)]
+    return launch_file(job, "notes.txt", by_hand, written(data), None if tuned else {})
 
 
 def _constants(job: LaunchJob) -> dict[str, Any]:
