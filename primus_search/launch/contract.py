@@ -272,6 +272,7 @@ def notes_of(
     given: Settings,
     read_keys: set[str],
     *,
+    job: Settings,
     has_experts: bool,
     is_whole: bool,
     decided: Collection[str] = (),
@@ -279,6 +280,7 @@ def notes_of(
     """`key: value (what it means)` of every setting that is not priced as it stands, in the order of the file.
 
     given: what the file sets itself, under the names of the contract; read_keys: keys that made the candidate.
+    job: all settings that are known of it, those of its model among them.
     is_whole: what the file leaves out is at the default of the framework.
     decided: keys whose values decide numbers of the stack that the candidate is priced with.
     """
@@ -286,13 +288,13 @@ def notes_of(
     ours = _written(framework, row, given, has_experts=has_experts)
     notes = []
     for key, value in given.items():
-        if key in decided or not acts(framework, row, given, key, has_experts=has_experts):
+        if key in decided or not acts(framework, row, job, key, has_experts=has_experts):
             continue
         text = _verdict(framework, table, key, value, ours, row, read_keys)
         if text is not None:
             notes.append(f"{key}: {shortened(value)}{text}")
     if is_whole:
-        notes += _by_default(framework, row, given, ours, decided, has_experts=has_experts)
+        notes += _by_default(framework, row, given, job, ours, decided, has_experts=has_experts)
     return notes
 
 
@@ -300,6 +302,7 @@ def _by_default(
     framework: Framework,
     row: Mapping[str, Any],
     given: Settings,
+    job: Settings,
     ours: Settings,
     decided: Collection[str],
     *,
@@ -308,8 +311,10 @@ def _by_default(
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [
         key
-        for key in framework.defaults
-        if key not in given and acts(framework, row, given, key, has_experts=has_experts)
+        for key, usual in framework.defaults.items()
+        if key not in given
+        and same(job.get(key, usual), usual)
+        and acts(framework, row, job, key, has_experts=has_experts)
     ]
     assumed = [
         f"{key}: {shortened(framework.defaults[key]) if framework.defaults[key] else 'off'} by default "
@@ -380,7 +385,7 @@ def acts(framework: Framework, row: Mapping[str, Any], given: Settings, key: str
     if key in table.companions and all(is_off(given.get(one)) for one in table.switches):
         return False
     text = table.acts_where.get(key, "has_experts" if key.startswith("moe_") else "True")
-    facts = {**row, "has_experts": has_experts}
+    facts = {**row, "has_experts": has_experts, "framework": framework.name}
 
     def named(name: str) -> Any:
         value = given.get(name, framework.defaults.get(name))

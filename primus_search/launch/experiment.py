@@ -12,6 +12,7 @@ from primus_search.launch.document_packing import PackingKeys, full_rows, packin
 from primus_search.launch.read.megatron import canonical
 from primus_search.launch.workload_settings import workload_keys, workload_values
 from primus_search.launch.world import NO_WORLD, World
+from primus_search.models.megatron_arguments import constant_settings, megatron_keys
 from primus_search.values.candidates import Candidates
 from primus_search.values.knobs import KNOB
 from primus_search.values.layout import Layout
@@ -98,7 +99,16 @@ def experiment_of(
     rows = PackingKeys(rows=framework.packing)
     packing = packing_in(sizes, rows)
     decided |= rows.met(sizes)
-    notes = notes_of(framework, row, given, read_keys, has_experts=has_experts, is_whole=is_whole, decided=decided)
+    notes = notes_of(
+        framework,
+        row,
+        given,
+        read_keys,
+        job=of_job(framework, model, sizes),
+        has_experts=has_experts,
+        is_whole=is_whole,
+        decided=decided,
+    )
     batch, length = sizes.get("global_batch_size"), sizes.get("seq_length")
     defaults = framework.defaults
     return Experiment(
@@ -115,6 +125,14 @@ def experiment_of(
         assumed=full_rows(packing),
         not_modelled=tuple(_as_written(note, origin) for note in notes),
     )
+
+
+def of_job(framework: Framework, model: Model | None, given: Settings) -> dict[str, Any]:
+    """Settings of a job with those of a model that none of them sizes, but for constants and padding."""
+    if model is None or framework.keys != "megatron" or "hidden_size" in given:
+        return dict(given)
+    kept = {"padded_vocab_size"} | constant_settings(model).keys()
+    return {key: value for key, value in megatron_keys(model).items() if key not in kept} | given
 
 
 def _as_written(note: str, origin: Mapping[str, str]) -> str:

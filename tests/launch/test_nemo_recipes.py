@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from typer.testing import CliRunner
 from primus_search.analysis.own_configuration import must_be_readable
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.cli import app
+from primus_search.files.argument_tables import arguments
 from primus_search.files.known_keys import key_rows
 from primus_search.files.search_path import FileKind, names
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.recipe_commands import started_in
-from primus_search.launch.read.recipes import RECIPES, RESIZED, recipes
+from primus_search.launch.read.recipes import RECIPES, RESIZED, model_of, recipes
 from primus_search.launch.refusals import refused
 from primus_search.launch.world import World
 from primus_search.learning.started_experiment import start
@@ -140,6 +142,62 @@ def test_windows_and_gates_of_a_command_are_those_of_the_model(tmp_path: Path) -
     script.write_text(f"python run_recipe.py --recipe {recipe} model.gated_linear_unit=false\n")
     plain = read_experiment(script).model
     assert plain is not None and not plain.is_gated
+
+
+def test_prediction_layers_of_a_command_take_the_place_of_those_of_the_model(tmp_path: Path) -> None:
+    script, recipe = tmp_path / "run.sh", "nemotron_3_super_pretrain_64gpu_b200_bf16_config"
+    letters = {"": "*E", "model.mtp_hybrid_override_pattern=ME": "ME", "model.mtp_num_layers=null": ""}
+    for words, module in letters.items():
+        script.write_text(f"python run_recipe.py --recipe {recipe} {words}\n")
+        job = read_experiment(script)
+        assert job.model is not None and not any("mtp_hybrid" in note for note in job.not_modelled)
+        modules = str(model_arguments(job.model, stages=["t" * 88])["hybrid_layer_pattern"]).split("/")[1:]
+        assert modules == ([module] * 2 if module else []), words
+    script.write_text(f"python run_recipe.py --recipe {recipe} model.mtp_hybrid_override_pattern=G\n")
+    with pytest.raises(InputError, match="prediction layers 'G' of a kind that no layer is"):
+        read_experiment(script)
+
+
+def test_settings_act_beside_what_the_class_of_a_model_has(tmp_path: Path) -> None:
+    """Norms of compressed queries, of every model that has them; no recipe says which has."""
+    file, seen = tmp_path / "run.sh", set[str]()
+    for name, model in {one.model: (name, model_of(one)) for name, one in recipes().items()}.values():
+        if model is None:
+            continue
+        file.write_text(f"python run_recipe.py --recipe {name}_config model.qk_layernorm=false\n")
+        with suppress(InputError):  # elsewhere a size of the model, which some recipes do not let change
+            notes = [one for one in read_experiment(file, 64).not_modelled if one.startswith("qk_layernorm")]
+            assert notes == ([notes[0]] if model.latent else []) and all("faster, less memory" in one for one in notes)
+            seen |= {name} if notes else set()
+    assert len(seen) >= 4
+
+
+OF_PRECISION = [f"{section}.{key}" for section, key in product(
+    ("model", "optimizer", "ddp"), ("fp8_recipe", "grad_reduce_in_fp32", "bf16", "fp8_param_gather")
+)]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [key for key in OF_PRECISION if key in arguments("nemo")])
+def test_what_mixed_precision_overwrites_has_no_effect_and_is_named(key: str, tmp_path: Path) -> None:
+    script, name = tmp_path / "run.sh", "deepseek_v3_pretrain_256gpu_gb200_fp8mx_config"
+    base = read_experiment(Path(name))
+    for value in ("false", "true", "null"):
+        script.write_text(f"python run_recipe.py --recipe {name} {key}={value}\n")
+        job = read_experiment(script)
+        assert (job.row, job.numbers, job.written) == (base.row, base.numbers, base.written)
+        last = key.partition(".")[2]
+        assert f"{key}: no effect; mixed_precision.{last} takes its place" in job.assumed
+
+
+def test_a_format_of_gradients_that_the_optimizer_asserts_alone_changes_nothing(tmp_path: Path) -> None:
+    """Buffers have the format of `grad_reduce_in_fp32`; another one is refused without the precision-aware optimizer."""
+    script, name = tmp_path / "run.sh", "olmoe_7b_sft_8gpu_h100_bf16_config"
+    read = []
+    for words in ("", "optimizer.main_grads_dtype=torch.float32", "optimizer.use_precision_aware_optimizer=false"):
+        script.write_text(f"python run_recipe.py --recipe {name} {words}\n")
+        read.append(read_experiment(script))
+    assert read[0].numbers == read[1].numbers and read[0].not_modelled == read[1].not_modelled
+    assert [one.name for one in refused("nemo", read[2].written, 8, 9)] == ["precision_formats"]
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -248,6 +248,12 @@ OF_CLASS = ("model.", "comm_overlap.")
 """Sections of Megatron-Bridge whose settings are decided by the class of a model, and by the stages of a job."""
 
 
+def decided_by(name: str, release: str) -> str:
+    """The field of `mixed_precision` of Megatron-Bridge that overwrites an argument; else the argument itself."""
+    of_precision = f"mixed_precision.{name.rpartition('.')[2]}"
+    return of_precision if of_precision in arguments(release) else name
+
+
 def left_out(file: LaunchFile) -> dict[str, Any]:
     """Settings that a file does not give, with what its model file or the release has, by keys that set them.
 
@@ -257,8 +263,8 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
     given |= {file.short(file.arguments[key].name) for key in given if key in file.arguments}
     rest = [one for one in arguments(file.release).values() if file.short(one.name) not in given]
     rest = [one for one in rest if one.flags or file.framework.name != "megatron"]
-    of_others = ("model_spec", "model.flavor", "model.name", "ddp.grad_reduce_in_fp32")  # mixed_precision says the last
-    rest = [one for one in rest if not one.name.startswith(of_others)]
+    rest = [one for one in rest if not one.name.startswith(("model_spec", "model.flavor", "model.name"))]
+    rest = [one for one in rest if one.name == decided_by(one.name, file.release)]
     framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
     made = framework.priced | (megatron_keys(model) if model else {})
 
@@ -451,7 +457,7 @@ DEVICES = ("h100", "b200", "b300", "gb200", "gb300")
 def recipe_files(folder: Path, rng: random.Random) -> Iterator[LaunchFile]:
     """Recipes of Megatron-Bridge with overrides behind them."""
     framework, work = load_framework("nemo"), folder / "run.sh"
-    sections = {name.rpartition(".")[2]: name for name in arguments("nemo")}
+    sections = {name.rpartition(".")[2]: decided_by(name, "nemo") for name in arguments("nemo")}
     for name in rng.sample([*recipes()], len(recipes())):
         device = next((part for part in name.split("_") if part in DEVICES), "")
 

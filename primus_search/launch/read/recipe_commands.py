@@ -19,7 +19,7 @@ from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.launch.contract import fits
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.recipe_overrides import overrides_of
+from primus_search.launch.read.recipe_overrides import idle_in, overrides_of
 from primus_search.launch.read.recipes import (
     COMMANDS,
     DEGREES,
@@ -67,7 +67,7 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         overrides = _beneath(name, _stem(given), gpus, overrides) | overrides
         world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
-        runs.append(NamedRecipe(name, overrides, world))
+        runs.append(NamedRecipe(name, overrides, world, idle_in(words)))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
         raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")

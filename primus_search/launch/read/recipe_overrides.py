@@ -24,9 +24,20 @@ QUOTES = "'\""
 
 def overrides_of(words: Sequence[str]) -> dict[str, Any]:
     """The settings of `section.key=value` and of whole sections, by their last names."""
-    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)))
+    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and not _is_overwritten(one[1], one[2]))
     single = {_setting(one[1], one[2]): written(one[3].strip(QUOTES).removeprefix("torch.")) for one in found}
     return _of_sections(words) | single
+
+
+def idle_in(words: Sequence[str]) -> tuple[str, ...]:
+    """Notes on those of `section.key=value` that `mixed_precision` overwrites."""
+    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and _is_overwritten(one[1], one[2]))
+    return tuple(f"{one[1]}.{one[2]}: no effect; mixed_precision.{one[2]} takes its place" for one in found)
+
+
+def _is_overwritten(section: str, name: str) -> bool:
+    """Whether `mixed_precision` decides a field of another section: training/mixed_precision.py of v0.6.0, line 138."""
+    return section in ("model", "optimizer", "ddp") and f"mixed_precision.{name}" in arguments("nemo")
 
 
 def _precision(name: str) -> dict[str, Any]:

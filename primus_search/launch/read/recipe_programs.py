@@ -21,7 +21,7 @@ from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.recipe_overrides import overrides_of
+from primus_search.launch.read.recipe_overrides import idle_in, overrides_of
 from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_recipe, recipes, recipes_named
 from primus_search.values.model import Model
 
@@ -65,7 +65,7 @@ def of_program(
         named = "; ".join(f"{key} depends on {unset[key]}" for key in counts)
         raise ValueError(f"{named}: --args 'section.{counts[0]}=VALUE' gives it; {as_shipped}")
     given = {key: one for key, one in given.items() if key not in unset}
-    read = of_recipe(path, NamedRecipe(names[0], given), world, model, of_settings)
+    read = of_recipe(path, NamedRecipe(names[0], given, idle=idle_in(words)), world, model, of_settings)
     note = f"but for {'degrees, batch and length' if defined else 'what it sets'} as the shipped recipe {names[0]}"
     return replace(read, assumed=(*read.assumed, note))
 

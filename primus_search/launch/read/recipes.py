@@ -53,11 +53,13 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class NamedRecipe:
-    """A recipe by its name, the settings of a command over it, and the GPUs that the command starts."""
+    """A recipe by its name, the settings of a command over it, the GPUs that the command starts, and notes on settings
+    of it without effect."""
 
     name: str
     overrides: Settings = field(default_factory=dict)
     started: World = NO_WORLD
+    idle: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1)
@@ -113,7 +115,7 @@ def of_recipe(
     tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
-    read = replace(read, tuning=tuning, assumed=(*read.assumed, *([other] if other else [])))
+    read = replace(read, tuning=tuning, assumed=(*read.assumed, *one.idle, *([other] if other else [])))
     if any(key.startswith("freeze_vision") for key in recipe.settings):
         frozen = [key for key, value in settings.items() if key.startswith("freeze_vision") and not is_off(value)]
         note = VISION.format(f" ({', '.join(sorted(frozen))})" * bool(frozen))
@@ -163,6 +165,7 @@ def count_of(settings: Settings, key: str) -> int:
 GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size")
 LAYOUT, VIRTUAL = "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+PATTERN, MODULE = "hybrid_layer_pattern", "mtp_hybrid_override_pattern"
 BUCKET = "ddp_bucket_size"
 ALONE: Settings = {"overlap_grad_reduce": False, "overlap_param_gather": False, BUCKET: None}
 """What `comm_overlap`, which sets the bucket, makes of a single replica, whatever ranks of context reduce
@@ -184,6 +187,8 @@ def _resized(recipe: Recipe, settings: Settings, changed: Settings, name: str) -
     """
     model = model_of(recipe)
     own = megatron_keys(model) if model else {}
+    if "/" in str(own.get(PATTERN, "")):  # as its class has them: models/hybrid/hybrid_provider.py:200
+        own[PATTERN], own[MODULE] = own[PATTERN].split("/")[:2]
     known = (model_keys() | CONSTANT_KEYS) & changed.keys()
     sizes = sorted(key for key in known if not same(changed[key], own.get(key, recipe.settings.get(key))))
     if not sizes or not recipe.model:
