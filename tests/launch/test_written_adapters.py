@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from primus_search.declare.space_file import make_space
 from primus_search.launch.experiment_space import space_of
@@ -46,6 +47,11 @@ def test_a_post_training_of_primus_reads_back_as_the_same_job(tmp_path: Path) ->
     path.write_text(text, encoding="utf-8")
     back = space_of(start(path, "mi300x", 1, "llama3_8b"), [], None, "")
     assert back.workload == asked.workload
+    document = yaml.safe_load(text)
+    document["modules"]["post_trainer"]["overrides"]["lora"]["dropout_position"] = "post"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    notes = start(path, "mi300x", 1, "llama3_8b").experiment.not_modelled
+    assert any(one.startswith("dropout_position: post (not priced: less memory") for one in notes)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.launch.adapters import keys_of
 from primus_search.launch.contract import acts, positive_of, same, translated
-from primus_search.launch.experiment import Experiment
+from primus_search.launch.experiment import Experiment, of_job
 from primus_search.launch.experiment_space import Start, space_of
 from primus_search.launch.read.experiments import is_experiment, read_experiment
 from primus_search.launch.read.launcher_documents import written
@@ -166,17 +166,13 @@ def can_act(file: LaunchFile, key: str) -> bool:
     rest = {one: value for one, value in file.given.items() if one != key}
     if key in file.given and translated(framework, rest)[0] == translated(framework, file.given)[0]:
         return False
-    said = {verdict(framework, one) for one in file.spellings(key)}
-    meant = {verdict(framework, one) for one in meanings(framework, short) - {short}}
-    if "cannot matter" in said or meant == {"cannot matter"}:
-        return False
+    names = meanings(framework, short) - {short} or {positive_of(one) for one in file.spellings(key)}
+    names = {one for one in names if verdict(framework, one) != "cannot matter"}
     model, row = experiment.model, dict(experiment.row)
-    own = megatron_keys(model) if model and framework.keys == "megatron" else {}
-    given = own | translated(framework, {**file.given, **experiment.written})[0]
+    given = of_job(framework, model, translated(framework, {**file.given, **experiment.written})[0])
     row["dp"] = file.gpus // (row["tp"] * row["pp"] * row["cp"])
     has_experts = model is None or model.is_moe
-    names = {*file.spellings(key), *meanings(framework, short), positive_of(short)}
-    return all(acts(framework, row, given, one, has_experts=has_experts) for one in names)
+    return any(acts(framework, row, given, one, has_experts=has_experts) for one in names)
 
 
 # --- other values -----------------------------------------------------------------------------------------------------
@@ -223,12 +219,15 @@ def other_values(file: LaunchFile, key: str, value: Any) -> list[Any]:
 
     if kind == "flag" or isinstance(value, bool):
         return others((True, False))
+    if isinstance(value, dict) and value:
+        return [{**value, name: not one} for name, one in value.items() if isinstance(one, bool)]
     if kind == "table":
-        return [] if value else [{"NAME": "1"}]
+        return [{"NAME": "1"}]
     if short in LIMITS and value:
         return [None]
     named = others([*choices, *said_values(file.framework, short)])
-    return named if named or choices else others(of_type(kind, value))
+    named = named if named or choices else others(of_type(kind, value))
+    return named or ([None] if key in file.given else [])
 
 
 def of_type(kind: str, value: Any) -> list[Any]:
@@ -284,7 +283,7 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
 def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> Iterator[tuple[str, Any, str]]:
     """A draw of settings of a file and of those that it leaves out: the key, a value, and what the screen says of it.
 
-    Of several values the one of which most is said.
+    Of several values the one of which most is said; a refusal counts where every value is refused.
     """
     some = rng.sample(list(file.given.items()), min(given, len(file.given)))
     some += rng.sample(list(left_out(file).items()), others)
@@ -299,7 +298,7 @@ def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> It
             yield key, found[best], best
 
 
-ANSWERS = ("moved", "named", "refused", "computed", "unknown", "silent")
+ANSWERS = ("moved", "named", "computed", "unknown", "silent", "refused")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -118,9 +118,12 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
     lora = keys_of(framework)
-    tuning = tuning_in(flattened(filled(document, overrides)), lora)
+    whole_names = flattened(filled(document, overrides))
+    tuning = tuning_in(whole_names, lora)
     sections = {key.partition(".")[0] for key in lora.read}
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
+    unread = whole_names.keys() - lora.read
+    own |= {key.rpartition(".")[2]: whole_names[key] for key in sorted(unread) if key.partition(".")[0] in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
     written = {key: value for key, value in settings.items() if key not in sections} | variables_of(os.environ)
     return replace(made, written=written, tuning=tuning or trained)
