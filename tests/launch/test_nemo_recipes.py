@@ -189,8 +189,17 @@ def test_what_mixed_precision_overwrites_has_no_effect_and_is_named(key: str, tm
         assert f"{key}: no effect; mixed_precision.{last} takes its place" in job.assumed
 
 
+def test_what_a_command_sets_to_null_is_taken_from_the_recipe(tmp_path: Path) -> None:
+    """Under its own name, too, where the contract has another by the value."""
+    script, name = tmp_path / "run.sh", "gpt_oss_20b_pretrain_8gpu_b300_nvfp4_config"
+    assert "fp4" in recipes()[name.removesuffix("_config")].settings
+    assert read_experiment(Path(name)).row["fp8"] == "nvfp4"
+    script.write_text(f"python run_recipe.py --recipe {name} mixed_precision.fp4=null\n")
+    assert read_experiment(script).row["fp8"] == "none"
+
+
 def test_a_format_of_gradients_that_the_optimizer_asserts_alone_changes_nothing(tmp_path: Path) -> None:
-    """Buffers have the format of `grad_reduce_in_fp32`; another one is refused without the precision-aware optimizer."""
+    """Buffers follow `grad_reduce_in_fp32`; another format is refused without the precision-aware optimizer."""
     script, name = tmp_path / "run.sh", "olmoe_7b_sft_8gpu_h100_bf16_config"
     read = []
     for words in ("", "optimizer.main_grads_dtype=torch.float32", "optimizer.use_precision_aware_optimizer=false"):

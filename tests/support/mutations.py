@@ -155,19 +155,21 @@ def parts(found: Experiment) -> Any:
 
 def meanings(framework: Framework, key: str) -> set[str]:
     """Other names of a key, and the settings that it means."""
+    return meant_by(framework, key) | {old for old, new in known_keys(framework.keys).renamed.items() if new == key}
+
+
+def meant_by(framework: Framework, key: str) -> set[str]:
+    """The settings that a key means; those of its words where it is translated by value, else itself."""
     known = known_keys(framework.keys)
-    found = {known.renamed.get(key, key)} | {name for word in known.translated.get(key, {}).values() for name in word}
-    return found | {old for old, new in known.renamed.items() if new == key}
+    words = {name for word in known.translated.get(key, {}).values() for name in word}
+    return words or {known.renamed.get(key, key)}
 
 
 def can_act(file: LaunchFile, key: str) -> bool:
-    """Whether the lists, and other settings that say the same or win over it, leave a setting any effect in a job."""
-    framework, experiment, short = file.framework, file.experiment, file.short(key)
-    rest = {one: value for one, value in file.given.items() if one != key}
-    if key in file.given and translated(framework, rest)[0] == translated(framework, file.given)[0]:
-        return False
-    names = meanings(framework, short) - {short} or {positive_of(one) for one in file.spellings(key)}
-    names = {one for one in names if verdict(framework, one) != "cannot matter"}
+    """Whether the lists leave a setting any effect in a job."""
+    framework, experiment = file.framework, file.experiment
+    names = {name for one in file.spellings(key) if verdict(framework, one) for name in meant_by(framework, one)}
+    names = {positive_of(one) for one in names if verdict(framework, one) != "cannot matter"}
     model, row = experiment.model, dict(experiment.row)
     given = of_job(framework, model, translated(framework, {**file.given, **experiment.written})[0])
     row["dp"] = file.gpus // (row["tp"] * row["pp"] * row["cp"])
@@ -227,7 +229,8 @@ def other_values(file: LaunchFile, key: str, value: Any) -> list[Any]:
         return [None]
     named = others([*choices, *said_values(file.framework, short)])
     named = named if named or choices else others(of_type(kind, value))
-    return named or ([None] if key in file.given else [])
+    is_left_out = one is not None and one.default is None  # by default
+    return named or ([None] if key in file.given and is_left_out else [])
 
 
 def of_type(kind: str, value: Any) -> list[Any]:
@@ -291,11 +294,19 @@ def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> It
         if not can_act(file, key):
             yield key, value, "cannot act"
             continue
-        values = other_values(file, key, value)
-        found = {answer(file, key, one): one for one in rng.sample(values, min(3, len(values)))}
-        best = next((one for one in ANSWERS if one in found), "")
-        if best:
-            yield key, found[best], best
+        said = translated(file.framework, file.given)[0]  # another setting may say the same, or win over it
+        values = [
+            one
+            for one in other_values(file, key, value)
+            if translated(file.framework, {**file.given, key: one})[0] != said
+        ]
+        found: dict[str, Any] = {}
+        for one in rng.sample(values, min(3, len(values))):
+            found[answer(file, key, one)] = one
+            if not found.keys().isdisjoint(("moved", "named")):
+                break
+        best = next((one for one in ANSWERS if one in found), "no other value")
+        yield key, found.get(best, value), best
 
 
 ANSWERS = ("moved", "named", "computed", "unknown", "silent", "refused")

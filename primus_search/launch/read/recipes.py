@@ -103,7 +103,7 @@ def of_recipe(
         raise ValueError(f"{recipe.model[1:-1]} of {one.name} is not modelled; give --model a preset or a config.json")
     changed, _ = translated(framework, one.overrides)
     started = one.started or World(gpus_of(one.name))
-    kept = unchanged(recipe, changed)
+    kept = unchanged(recipe, {**one.overrides, **changed})
     whole = {VIRTUAL: 1} if changed.get(VIRTUAL, 0) is None else {}  # said to be none, not left to the layout
     other = _other_stages({**kept, **changed, **whole}) if LAYOUT in kept else ""
     kept |= {LAYOUT: None} if other else {}
@@ -139,9 +139,13 @@ def _other_stages(settings: Settings) -> str:
 
 
 def unchanged(recipe: Recipe, changed: Settings) -> dict[str, Any]:
-    """The settings of a recipe that `changed`, in the words of the contract, leaves."""
+    """The settings of a recipe that `changed`, in its own words and those of the contract, leaves."""
     framework = load_framework("nemo")
-    return {k: v for k, v in recipe.settings.items() if changed.keys().isdisjoint(translated(framework, {k: v})[0])}
+    return {
+        key: value
+        for key, value in recipe.settings.items()
+        if key not in changed and changed.keys().isdisjoint(translated(framework, {key: value})[0])
+    }
 
 
 def mode_of(name: str) -> str:
