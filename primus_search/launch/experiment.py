@@ -132,7 +132,7 @@ def of_job(framework: Framework, model: Model | None, given: Settings) -> dict[s
     if model is None or framework.keys != "megatron" or "hidden_size" in given:
         return dict(given)
     kept = {"padded_vocab_size"} | constant_settings(model).keys()
-    return {key: value for key, value in megatron_keys(model).items() if key not in kept} | given
+    return {key: value for key, value in megatron_keys(model).items() if key not in kept} | dict(given)
 
 
 def _as_written(note: str, origin: Mapping[str, str]) -> str:
