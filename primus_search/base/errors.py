@@ -8,7 +8,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from primus_search.base.dataclass import dataclass
 
 
 class PrimusSearchError(Exception):

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import results
 from primus_search.cost.confidence.fit import FITS

@@ -1,6 +1,6 @@
 """What a trace of one layer finds."""
 
-from dataclasses import dataclass
+from primus_search.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,11 @@ Every key is read, or listed in `spaces/keys/megatron.yaml` as one that decides 
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.fields import Fields, Located
 from primus_search.files.known_keys import key_table, known_keys

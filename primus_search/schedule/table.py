@@ -12,7 +12,6 @@ that runs up, each with half of the micro-batches numbered from 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule.simulation import pass_kernels
 

@@ -15,7 +15,6 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
+from primus_search.base.dataclass import asdict, dataclass, replace
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import finite, guarded

@@ -13,10 +13,10 @@ import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number

@@ -6,7 +6,8 @@ A word is raw text: quotes, `$...` and brackets stand in it as they are written 
 """
 
 import re
-from dataclasses import dataclass
+
+from primus_search.base.dataclass import dataclass
 
 _PREFIX = re.compile(r"(?<!\w)[A-Za-z_]\w*+(?:\[[^\]]{0,200}\])?\+?=$")
 _REDIRECTION = re.compile(r"(?:\d{1,4}|&)?(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")

@@ -1,7 +1,6 @@
 """The machine a job runs on: accelerators, the links between them, the software stack, and how many nodes."""
 
-from dataclasses import dataclass
-
+from primus_search.base.dataclass import dataclass
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.ranges import CAPACITY

@@ -1,6 +1,6 @@
 """What a stack keeps in a device's memory: bytes, copies, pools and slack."""
 
-from dataclasses import dataclass
+from primus_search.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

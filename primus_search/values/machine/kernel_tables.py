@@ -5,7 +5,8 @@
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from primus_search.base.dataclass import dataclass
 
 GROUPED = "grouped_gemm"
 """Kind of a call that multiplies for all experts of a rank, in tables, ranges and files of points."""

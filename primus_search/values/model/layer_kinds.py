@@ -1,7 +1,6 @@
 """Layers of a model: experts and other feed-forwards, and what makes two layers cost differently."""
 
-from dataclasses import dataclass
-
+from primus_search.base.dataclass import dataclass
 from primus_search.values.model.mixer import Mixer
 
 
