@@ -33,6 +33,20 @@ FILES = {
         --plugin hybrid --batch_size 8 --zero_stage 1 --pp_size 2 --ep_size 4""",
     "fms.sh": """torchrun --nnodes=2 --nproc_per_node=8 main_training_llama.py --model_variant=llama3_8b \\
         --sharding_strategy=hsdp --batch_size=2 --fsdp_activation_checkpointing=True""",
+    "gpt_config.yaml": """
+language_model: {num_layers: 32, hidden_size: 4096, num_attention_heads: 32, num_query_groups: 8,
+  ffn_hidden_size: 14336,
+  activation_func: swiglu, add_bias_linear: False, hidden_dropout: 0.0, attention_dropout: 0.0}
+model_parallel: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 4, sequence_parallel: True, bf16: True}
+micro_batch_size: 2
+global_batch_size: 128
+seq_length: 4096
+vocab_size: 128256
+untie_embeddings_and_output_weights: True
+position_embedding_type: rope
+normalization: RMSNorm
+use_distributed_optimizer: True
+""",
     "lingua.yaml": """
 distributed: {fsdp_type: full_shard, tp_size: 1, dp_shard: 8, dp_replicate: 2}
 model: {dim: 2048, n_layers: 25, n_heads: 16}
@@ -125,6 +139,8 @@ JOBS: dict[str, dict[str, Any]] = {
                     "ep": 4, "sharding": "distributed_optimizer"},
     "fms.sh": {"model": "llama3_8b", "gpus": 16, "seq_length": 4096, "batch": 32, "sharding": "hsdp", "shard_group": 8,
                "recompute": "full", "state_format": "bf16_reduction"},
+    "gpt_config.yaml": {"program": "Megatron-LM (--yaml-cfg)", "batch": 128, "tp": 2, "pp": 4, "micro_batch_size": 2,
+                        "sharding": "distributed_optimizer", "seq_length": 4096},
     "lingua.yaml": {"program": "Meta Lingua", "gpus": 16, "seq_length": 4096, "batch": 64, "sharding": "hsdp",
                     "shard_group": 8},
     "picotron.json": {"gpus": 8, "batch": 64, "tp": 2, "pp": 2, "schedule": "gpipe", "sharding": "none"},

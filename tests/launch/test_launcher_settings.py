@@ -11,6 +11,7 @@ from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.learning.started_experiment import start
+from primus_search.space import Enumerator
 
 TRAINER = """
 model_name_or_path: meta-llama/Llama-2-7b-hf
@@ -409,3 +410,107 @@ def test_each_kernel_of_liger_has_its_own_switch_in_axolotl(key: str, tmp_path: 
     read = job(tmp_path, "job.yaml", f"{AXOLOTL}datasets: []\n{key}: true\n")
     number, value = AXOLOTL_LIGER[key]
     assert read.numbers == {number: value} and not [note for note in read.not_modelled if "liger" in note]
+
+
+BY_SIZE = (
+    'case "{subject}" in\n  8B) {one} ;;\n  70B) {other} ;;\n  *) echo "Usage: $0 SIZE"; exit 1 ;;\nesac\n{command}'
+)
+COMMANDS = {
+    "ms-swift": ("M=Qwen/Qwen3-8B", "M=Qwen/Qwen3-32B", "megatron sft --model $M --max_length 4096 --dataset d"),
+    "Trainer": (
+        "M=Qwen/Qwen3-8B",
+        "M=Qwen/Qwen3-32B",
+        "torchrun --nproc_per_node 8 sft.py --model_name_or_path $M --per_device_train_batch_size 1 "
+        "--gradient_accumulation_steps 2 --max_seq_length 4096",
+    ),
+    "recipes": (
+        "R=llama3_8b_pretrain_config",
+        "R=llama3_70b_pretrain_config",
+        'srun --nodes 1 bash -c "python scripts/training/run_recipe.py --recipe $R --mode pretrain"',
+    ),
+}
+
+
+@pytest.mark.parametrize("subject", ["$1", "$SIZE", "${1:?Usage: sbatch $0 SIZE}"])
+@pytest.mark.parametrize("launcher", COMMANDS)
+def test_what_a_script_is_started_with_is_asked_for_where_it_chooses_the_model(
+    launcher: str, subject: str, tmp_path: Path
+) -> None:
+    one, other, command = COMMANDS[launcher]
+    path = tmp_path / "job.sh"
+    path.write_text(BY_SIZE.format(subject=subject, one=one, other=other, command=command))
+    with pytest.raises(InputError, match=r"depends on (?:\$1: .*--args '<1>'|SIZE)"):
+        read_experiment(path, 8)
+    if "1" in subject:
+        sizes = [read_experiment(path, 8, arguments=[size]).model for size in ("8B", "70B")]
+        assert None not in sizes and len({one.num_layers for one in sizes if one}) == 2
+
+
+def test_a_branch_that_changes_no_size_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+    command = COMMANDS["Trainer"][2].replace("$M", "Qwen/Qwen3-8B")
+    path.write_text(f'X=\nif [ "$KEEP" = yes ]; then X="--gradient_checkpointing false"; fi\n{command} $X')
+    notes = read_experiment(path, 8).assumed
+    assert "KEEP has no value: read as if it were empty (changes gradient_checkpointing)" in notes
+
+
+@pytest.mark.parametrize("program", [
+    "deepspeed --num_gpus 4 src/train_bash.py", "torchrun --nproc_per_node 4 src/train.py",
+    "torchrun --nproc_per_node 4 -m llmtuner.cli", "accelerate launch --num_processes 4 src/train.py",
+])  # fmt: skip
+def test_llama_factory_is_read_by_its_own_names_whatever_starts_it(program: str, tmp_path: Path) -> None:
+    command = f"{program} --do_train --model_name_or_path meta-llama/Llama-2-7b-hf --finetuning_type lora --stage "
+    sizes = " --per_device_train_batch_size 2 --lora_target q_proj,v_proj"
+    read = job(tmp_path, "job.sh", f"{command}sft{sizes}")
+    assert (read.program, read.world.gpus, read.seq_length) == ("LLaMA-Factory", 4, 2048)
+    assert read.tuning["task"] == "lora" and read.row["recompute"] == "full"
+    with pytest.raises(InputError, match="stage: cls: a step of this kind is not read"):
+        job(tmp_path, "job.sh", f"{command}cls{sizes}")
+
+
+@pytest.mark.parametrize(("degrees", "gpus", "shards"), [
+    ({"dp_shard_size": 4, "dp_replicate_size": 2, "tensor_parallel_size": 2}, 16, 4),
+    ({"dp_shard_size": 4, "context_parallel_size": 2, "dp_replicate_size": 2}, 16, 8), ({"dp_shard_size": 4}, 4, 0),
+])  # fmt: skip
+def test_degrees_of_axolotl_that_name_every_rank_are_its_gpus(
+    degrees: dict[str, int], gpus: int, shards: int, tmp_path: Path
+) -> None:
+    text = "".join(f"{key}: {value}\n" for key, value in degrees.items())
+    read = job(tmp_path, "job.yaml", f"{AXOLOTL}datasets: []\nfsdp_version: 2\n{text}")
+    assert (read.world.gpus, read.row.get("shard_group", 0)) == (gpus, shards)
+
+
+@pytest.mark.parametrize(("option", "layers"), [("1", 0), ("2", 16), ("4", 8)])
+def test_every_nth_layer_of_torchtitan_is_recomputed(option: str, layers: int, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\nseq_len = 8192\n'
+        f'[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "{option}"\n'
+    )
+    begun = start(path, "h100", 1)
+    row = begun.experiment.row
+    assert (row["recompute"], row.get("recompute_num_layers", 0)) == ("full", layers)
+    assert len(Enumerator(space_of(begun, [], None, "")).chunk(0, 1).candidates) == 1
+
+
+@pytest.mark.parametrize(("axes", "gpus"), [
+    ("dcn_fsdp_parallelism=128 ici_fsdp_parallelism=8", 1024), ("ici_fsdp_parallelism=8", 0),
+    ("dcn_data_parallelism=4 ici_fsdp_parallelism=8", 32),
+])  # fmt: skip
+def test_axes_of_maxtext_over_slices_are_its_gpus(axes: str, gpus: int, tmp_path: Path) -> None:
+    sizes = "model_name=llama3.1-8b per_device_batch_size=1 max_target_length=8192"
+    read = job(tmp_path, "job.sh", f"python3 -m MaxText.train MaxText/configs/base.yml hardware=gpu {sizes} {axes}")
+    assert read.world.gpus == gpus and read.global_batch_size == (gpus or 8)
+
+
+@pytest.mark.parametrize(("flags", "task", "reference"), [
+    ("", "grpo", "none"), ("--colocate_actor_ref", "grpo", "resident"), ("--colocate_all_models", "ppo", "resident"),
+    ("--colocate_critic_reward --colocate_actor_ref", "grpo", "resident"), ("--train.colocate_all", "ppo", "resident"),
+])  # fmt: skip
+def test_models_of_openrlhf_on_devices_of_their_own_are_not_on_the_policys(
+    flags: str, task: str, reference: str, tmp_path: Path
+) -> None:
+    sizes = "--train_batch_size 128 --micro_train_batch_size 4 --prompt_max_len 1024 --generate_max_len 1024"
+    command = f"python -m openrlhf.cli.train_ppo_ray --pretrain meta-llama/Llama-2-7b-hf {sizes} --init_kl_coef 0.01"
+    read = job(tmp_path, "job.sh", f"{command} --actor_num_gpus_per_node 8 {flags}\n")
+    assert (read.tuning["task"], read.tuning["policy"]["reference"]) == (task, reference)

@@ -11,10 +11,11 @@ turns one. `tests/files/test_bash.py` compares with bash itself.
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError
@@ -83,6 +84,22 @@ def followed(
                 choices[wrong] = script.others(wrong)[0]
                 continue
         return script
+
+
+def differing(
+    script: "Script", text: str, own: Mapping[str, Any], settings: "Callable[[Script], Mapping[str, Any]]"
+) -> dict[str, set[str]]:
+    """Keys of a script's `own` settings that change with the answer to a guess, by what that depends on; `settings`:
+    those of a script with another answer, none where it starts nothing."""
+    found: dict[str, set[str]] = {}
+    taken = {at: made.answer for at, made in script.guesses.items()}
+    for at, guess in list(script.guesses.items())[:MOST_TRIES]:
+        for answer in guess.others:
+            other = settings(followed(text, script.environ, script.folder, taken | {at: answer}))
+            differs = {key for key in own.keys() | other.keys() if own.get(key) != other.get(key)}
+            for name in guess.names if differs and other else ():
+                found.setdefault(name, set()).update(differs)
+    return found
 
 
 @dataclass(slots=True)

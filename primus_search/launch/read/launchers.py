@@ -106,10 +106,39 @@ def _has_keys(launcher: Launcher, given: Settings) -> bool:
     return all(holds(given, dict([pair])) for pair in launcher.where.items())
 
 
+def _guessed(path: Path, text: str, script: bash.Script, launcher: Launcher, given: Settings) -> list[str]:
+    """Notes on tests without an answer that change what counts. Raises ValueError where model, batch or degrees do."""
+
+    def started(other: bash.Script) -> Settings:
+        found = {} if other.left else _of_script(path, other, launcher)[0]
+        return found if _has_keys(launcher, found) else {}
+
+    notes: list[str] = []
+    for name, keys in bash.differing(script, text, given, started).items():
+        counted = sorted(key for key in keys if _counts(launcher, key))
+        if any(key in launcher.model or _meant(launcher, key) in SIZES_AND_DEGREES for key in counted):
+            line = started_with(text, [name]) or "set it in the environment (NAME=value before the command)"
+            raise ValueError(f"depends on {'$' * name.isdigit()}{name}: {line}")
+        if counted:
+            notes.append(f"{name} has no value: read as if it were empty (changes {', '.join(counted[:6])})")
+    return [as_script_text(note) for note in notes]
+
+
+def _meant(launcher: Launcher, key: str) -> str:
+    """The contract's name of a key, or the setting whose formula has it."""
+    found = launcher.renamed.get(key) or _bare(launcher, key)
+    return next((one for one in SIZES if key in names_in(launcher, one)), found)
+
+
+def _counts(launcher: Launcher, key: str) -> bool:
+    """Whether a key makes the candidate, the model or the workload."""
+    named = {*launcher.renamed, *launcher.translated, *launcher.model, *launcher.own, *names_in(launcher)}
+    return key in named or _bare(launcher, key) in settings_read(launcher.contract)
+
+
 def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
-    counted = {*launcher.renamed, *launcher.translated, *launcher.model, *launcher.own, *names_in(launcher)}
-    given = [{key: str(value) for key, value in command_settings(words) if key in counted} for words in runs]
+    given = [{key: str(value) for key, value in command_settings(words) if _counts(launcher, key)} for words in runs]
     differ = sorted({key for one in given for key in one if any(other.get(key) != one[key] for other in given)})
     if differ:
         listed = (f"{key} ({', '.join(dict.fromkeys(one.get(key, 'none') for one in given))})" for key in differ)
@@ -167,10 +196,12 @@ def read_launcher(
             else launcher.inside(settings_of(path, text))
         )
         given = {PROGRAM: path.stem, **own, **flags}
-        runs, variables = [list[str]()], dict[str, str]()
+        runs, variables, guessed = [list[str]()], dict[str, str](), list[str]()
         given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
     else:
-        given, runs, variables = _of_script(path, bash.followed(text, os.environ, path.parent), launcher)
+        script = bash.followed(text, os.environ, path.parent)
+        given, runs, variables = _of_script(path, script, launcher)
+        guessed = _guessed(path, text, script, launcher, given)
     if not runs:
         raise ValueError(f"wants arguments: {started_with(text, '1')}")
     _refuse_several(launcher, runs)
@@ -182,7 +213,7 @@ def read_launcher(
     notes = (
         f"{name} is not beside the file: GPUs, sharding or precision that it gives are not read" for name in absent
     )
-    return replace(read, assumed=(*read.assumed, *notes))
+    return replace(read, assumed=(*read.assumed, *guessed, *notes))
 
 
 def _beneath(path: Path, launcher: Launcher) -> dict[str, Any]:
@@ -273,6 +304,11 @@ PROGRAM_ARGS = "--args '--NAME VALUE' gives them, --nodes the number of processe
 
 SIZES = (BATCH, MICRO_BATCH, "seq_length")
 """Settings that formulas give of what a file sets, each of which is to have a value there."""
+SIZES_AND_DEGREES = {
+    *SIZES, *("tp", "pp", "cp", "ep"), "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "context_parallel_size", "expert_model_parallel_size",
+}  # fmt: skip
+"""What no test without an answer decides."""
 
 
 def _is_sized(launcher: Launcher, name: str, given: Settings) -> bool:

@@ -33,6 +33,7 @@ from primus_search.launch.read.recipes import (
     recipes,
     recipes_named,
 )
+from primus_search.launch.read.script_arguments import started_with
 from primus_search.launch.world import World, world_of
 from primus_search.values.machine.framework import Settings
 
@@ -47,7 +48,33 @@ def started_in(text: str, folder: Path) -> NamedRecipe:
 
     Raises ValueError where it runs none, or where a variable of them has no value.
     """
-    script, table = bash.followed(text, os.environ, folder), key_table(COMMANDS)
+    script = bash.followed(text, os.environ, folder)
+    run = _run_of(script, text, folder)
+    decides = bash.differing(script, text, _choice(run), lambda other: _chosen(other, text, folder))
+    if decides:
+        names = ", ".join(f"${one}" if one.isdigit() else one for one in decides)
+        line = started_with(text, decides) or "set them in the environment (NAME=value before the command)"
+        raise ValueError(f"depends on {names}: {line}")
+    return run
+
+
+def _choice(run: NamedRecipe) -> dict[str, Any]:
+    """What no test without an answer decides: the recipe, its degrees and its batch."""
+    sizes = (*DEGREES, "global_batch_size", "micro_batch_size", "seq_length")
+    return {"recipe": run.name} | {key: run.overrides[key] for key in sizes if key in run.overrides}
+
+
+def _chosen(script: bash.Script, text: str, folder: Path) -> dict[str, Any]:
+    """The choice of a script with another answer; empty where it starts no recipe."""
+    try:
+        return {} if script.left else _choice(_run_of(script, text, folder))
+    except ValueError:
+        return {}
+
+
+def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
+    """The last recipe that a script runs."""
+    table = key_table(COMMANDS)
     inner = (one for one in script.variables.values.values() if "\n" in one and RUNS_RECIPE.search(one))
     commands = [words for one in inner for words in bash.followed(one, os.environ, folder).commands]
     runs: list[NamedRecipe] = []

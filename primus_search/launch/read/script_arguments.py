@@ -65,14 +65,7 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
         how = f": {line}" if line else ""
         raise ValueError(f"line {script.left}: the script exits before it starts a training{how}")
     undecided: dict[str, set[str]] = {name: set() for name in script.missing}
-    for at, guess in list(script.guesses.items())[: bash.MOST_TRIES]:
-        for answer in guess.others:
-            taken = {one: made.answer for one, made in script.guesses.items()}
-            other = bash.followed(text, environ, folder, taken | {at: answer})
-            turned = {} if other.left else _settings(other)
-            differs = {key for key in found.keys() | turned.keys() if found.get(key) != turned.get(key)}
-            for name in guess.names if differs and (ARGUMENTS & turned.keys()) else ():
-                undecided.setdefault(name, set()).update(differs)
+    undecided |= bash.differing(script, text, found, _of_training)
     if undecided:
         found[UNDECIDED] = undecided
     if text := script.written(str(found.get(CONFIG, ""))):
@@ -81,6 +74,12 @@ def settings_in(text: str, environ: Mapping[str, str] | None = None, folder: Pat
     if CONFIG in found and stages:
         found.setdefault("zero_stage", stages[-1])
     return found
+
+
+def _of_training(script: bash.Script) -> dict[str, Any]:
+    """Settings of the training that a script starts; empty where it exits before, or starts none."""
+    found = {} if script.left else _settings(script)
+    return found if ARGUMENTS & found.keys() else {}
 
 
 def _settings(script: bash.Script) -> dict[str, Any]:
