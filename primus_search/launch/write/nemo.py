@@ -17,16 +17,16 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
+from primus_search.launch.read.recipe_overrides import overrides_of
 from primus_search.launch.read.recipes import (
     COMMANDS,
     Recipe,
     fits_its_gpus,
     mode_of,
     model_of,
-    overrides_of,
     recipes,
     unchanged,
-)  # fmt: skip
+)
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import (
     arguments_of,
