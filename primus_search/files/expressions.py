@@ -50,7 +50,9 @@ def value_of(node: ast.expr, names: Names) -> Any:
     match node:
         case ast.Constant():
             return node.value
-        case ast.Name() | ast.Attribute():
+        case ast.Name(id=name):
+            return names(name)
+        case ast.Attribute():
             return names(ast.unparse(node))
         case ast.BoolOp():
             return _joined(isinstance(node.op, ast.And), node.values, names)

@@ -13,7 +13,8 @@ YAML/JSON ending) is a path, looked up beside the file that names it, then in th
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -73,8 +74,7 @@ def _is_readable(folder: Path) -> bool:
 
 def names(kind: FileKind) -> dict[str, Path]:
     """Every known name of a kind and the file it stands for, sorted; an earlier root hides a later one."""
-    files = [path for folder in reversed(_folders(kind)) for path in _files(folder)]
-    return dict(sorted({path.stem: path for path in files}.items()))
+    return _files(_folders(kind))
 
 
 def _folders(kind: FileKind) -> list[Path]:
@@ -86,18 +86,20 @@ def _folders(kind: FileKind) -> list[Path]:
     return folders
 
 
-def _files(folder: Path) -> list[Path]:
-    """YAML files of a folder; none where it cannot be listed."""
-    try:
-        return [folder / entry.name for entry in os.scandir(folder) if entry.name.endswith(".yaml")]
-    except OSError:
-        return []
+def _files(folders: Sequence[Path]) -> dict[str, Path]:
+    """YAML files of folders by their names, sorted; an earlier folder hides a later one, none counts that cannot be
+    listed."""
+    found: dict[str, Path] = {}
+    for folder in reversed(folders):
+        with suppress(OSError):
+            listed = (entry.name for entry in os.scandir(folder))
+            found |= {name.removesuffix(".yaml"): folder / name for name in listed if name.endswith(".yaml")}
+    return dict(sorted(found.items()))
 
 
 def shipped(kind: FileKind) -> dict[str, Path]:
     """Every file of a kind that ships with the package, whatever hides it, by name."""
-    folders = [root / kind.folder for root in (_PACKAGE / "data", _PACKAGE.parent)]
-    return dict(sorted({path.stem: path for folder in reversed(folders) for path in _files(folder)}.items()))
+    return _files([root / kind.folder for root in (_PACKAGE / "data", _PACKAGE.parent)])
 
 
 def sites() -> Path:

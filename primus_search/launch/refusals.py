@@ -31,6 +31,7 @@ class Row:
     """A resolution (`sets`) or a refusal (`legal`, `reason`, `cure`) that applies `when` an expression holds.
 
     is_advice  the framework's pages say so, and no line of it refuses the job
+    names      what its expressions read; `variables`: of them those of the environment that say whether it applies
     """
 
     name: str
@@ -41,15 +42,8 @@ class Row:
     sets: Mapping[str, str]
     source: str
     is_advice: bool
-
-    @property
-    def names(self) -> frozenset[str]:
-        """What its expressions read."""
-        return frozenset(_NAME.findall(_TEXT.sub("", " ".join((self.when, self.legal, *self.sets.values()))))) - _WORDS
-
-
-_NAME, _TEXT = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'")
-_WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", *FUNCTIONS))
+    names: frozenset[str]
+    variables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +100,28 @@ def rows(release: Release) -> tuple[Row, ...]:
         if source in one["source"] and (name == source or one["source"][source].startswith(release.below))
     ]
     listed.sort(key=lambda pair: pair[0].get("at") != "before")
-    return tuple(
-        Row(
-            name=one["name"],
-            when=str(one.get("when", "True")),
-            legal=str(one.get("legal", "True")),
-            reason=str(one.get("reason", "")),
-            cure=str(one.get("cure", "")),
-            sets=one.get("set", {}),
-            source=one["source"][source],
-            is_advice=one.get("advice", False),
-        )
-        for one, source in listed
+    return tuple(_row(one, source) for one, source in listed)
+
+
+def _row(one: Mapping[str, Any], source: str) -> Row:
+    when, legal, sets = str(one.get("when", "True")), str(one.get("legal", "True")), one.get("set", {})
+    read = _NAME.findall(_TEXT.sub("", " ".join((when, legal, *sets.values()))))
+    return Row(
+        name=one["name"],
+        when=when,
+        legal=legal,
+        reason=str(one.get("reason", "")),
+        cure=str(one.get("cure", "")),
+        sets=sets,
+        source=one["source"][source],
+        is_advice=one.get("advice", False),
+        names=frozenset(read) - _WORDS,
+        variables=tuple(_VARIABLE.findall(f"{when} {legal}")),
     )
+
+
+_NAME, _TEXT = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'")
+_WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", *FUNCTIONS))
 
 
 def release_of(name: str, given: Settings) -> Release:
@@ -161,7 +164,7 @@ def judged(name: str, given: Settings, world: int, device: int | None) -> list[R
     for row in rows(release):
         if release.below and row.source.startswith(release.below) and not row.names <= settings.keys():
             continue
-        if any(key not in settings for key in _VARIABLE.findall(f"{row.when} {row.legal}")):
+        if any(key not in settings for key in row.variables):
             continue
         try:
             if not value_of(parsed(row.when), settings.get):
@@ -256,7 +259,7 @@ def variables_of(environ: Mapping[str, str]) -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _variables() -> frozenset[str]:
     read = [row for releases in RELEASES.values() for one in releases for row in rows(one)]
-    return frozenset(name for row in read for name in _VARIABLE.findall(f"{row.when} {row.legal}"))
+    return frozenset(name for row in read for name in row.variables)
 
 
 def named(release: Release, given: Settings) -> dict[str, Any]:

@@ -65,12 +65,12 @@ def presets() -> dict[str, Preset]:
 
 
 def preset_at(path: Path) -> Preset:
-    return preset_from(read(path), path) if is_recording() else _loaded(path, path.stat().st_mtime_ns)
+    return preset_from(read(path), path) if is_recording() else _loaded(str(path), path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=256)
-def _loaded(path: Path, changed: int) -> Preset:
-    return preset_from(read(path), path)
+def _loaded(path: str, changed: int) -> Preset:
+    return preset_from(read(Path(path)), Path(path))
 
 
 def preset_from(document: Document, path: Path, vocab_size: int | None = None) -> Preset:
