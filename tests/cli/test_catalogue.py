@@ -61,6 +61,7 @@ def test_a_stack_is_shown_like_hardware() -> None:
     assert "attention_kernel" in printed("hardware", "megatron_te")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("command", ["models", "hardware"])
 def test_an_unknown_name_ends_with_exit_code_two_and_one_line(command: str) -> None:
     words = [sys.executable, "-m", "primus_search", command, "nothing_like_it"]

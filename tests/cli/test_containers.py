@@ -65,6 +65,7 @@ def test_the_first_command_of_the_readme_searches_there(folder: Path) -> None:
     assert (folder / "run" / "report.html").is_file()
 
 
+@pytest.mark.in_turn
 def test_a_space_is_read_and_a_model_is_described_there(folder: Path) -> None:
     done = contained(folder, "-m", "primus_search", "models", "llama3_8b")
     assert (done.returncode, done.stderr) == (0, "")
@@ -72,6 +73,7 @@ def test_a_space_is_read_and_a_model_is_described_there(folder: Path) -> None:
     assert done.returncode == 2 and "$.space.tp" in done.stderr, done.stderr[-2000:]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("where", ["/", "."])
 def test_kernels_are_kept_in_the_temporary_folder_there(where: str, folder: Path) -> None:
     """Without HOME numba makes a folder named `~` in the working folder, or cannot be loaded."""

@@ -63,6 +63,7 @@ def test_every_command_with_json_has_a_schema() -> None:
     assert with_json <= set(commands())
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(("command", "words"), [(name, one) for name, many in CASES.items() for one in many])
 def test_outputs_are_as_their_schema_says(command: str, words: str, tmp_path: Path) -> None:
     unpacked("0.2.0", tmp_path)

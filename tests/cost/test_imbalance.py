@@ -47,6 +47,7 @@ def by_hand(work: np.ndarray, drawn: np.ndarray, sizes: tuple[int, int, int], to
     return float(np.mean(slowest)) / ((microbatches + fill) * mean) - 1.0
 
 
+@pytest.mark.daily(50)
 @pytest.mark.parametrize("documents", SETS)
 def test_the_wait_is_that_of_ranks_counted_one_by_one(documents: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("primus_search.cost.imbalance.DRAWN", 1)

@@ -211,6 +211,7 @@ def test_eager_runs_copy_what_they_gather(tmp_path: Path) -> None:
     assert float(eager.tensor_comm[0]) > 1.1 * float(compiled.tensor_comm[0])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("parts", [2, 8, 16, 64])
 def test_group_limited_routing_reaches_as_many_parts_as_drawing_says(parts: int) -> None:
     """DeepSeek-V3: 4 of 8 groups, then 8 of their 128 experts."""

@@ -341,6 +341,7 @@ def test_auto_is_widened_by_what_a_written_value_needs(framework: str, tmp_path:
 UNKNOWN = "".join(f"{{0}}tensor_parallel_{n}: 1\n" for n in range(20_000))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "text",
     [UNKNOWN.format(""), MINIMAL + UNKNOWN.format(""), f"{MINIMAL}space:\n{UNKNOWN.format('  ')}",

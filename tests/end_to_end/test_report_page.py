@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(run: Path) -> dict[str, list[Any]]:
+def held(run: Path) -> dict[str, Any]:
+    """What the page holds."""
+    return content(SavedRun.open(run))
+
+
+@pytest.fixture(scope="module")
+def rows(held: dict[str, Any]) -> dict[str, list[Any]]:
     """The columns that the page holds."""
-    return columns(content(SavedRun.open(run))["rows"])
+    return columns(held["rows"])
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +83,12 @@ def page(run: Path, session: Browser) -> Browser:
     return opened(session, run)
 
 
+@pytest.fixture
+def small_page(small: Path, session: Browser) -> Browser:
+    """The page of a run of few candidates, as it is when it is first opened."""
+    return opened(session, small)
+
+
 def opened(session: Browser, folder: Path, selection: str = "") -> Browser:
     session.open("about:blank")
     session.open((folder / "report.html").as_uri() + selection)
@@ -84,6 +97,19 @@ def opened(session: Browser, folder: Path, selection: str = "") -> Browser:
     )
     session.wait(f"new Promise(done => {{ {ready} }})")
     return session
+
+
+@contextmanager
+def resized(session: Browser, width: int, height: int, *, dark: bool = False) -> Iterator[Browser]:
+    """The browser with a window of another size and scheme of colours."""
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    session.command("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    session.command("Emulation.setEmulatedMedia", features=[scheme])
+    try:
+        yield session
+    finally:
+        session.command("Emulation.clearDeviceMetricsOverride")
+        session.command("Emulation.setEmulatedMedia", features=[])
 
 
 def text(page: Browser, selector: str) -> str:
@@ -309,32 +335,29 @@ def test_candidates_are_pinned_from_choices_table_and_plot(run: Path, page: Brow
 
 
 @in_browser
-def test_bars_tell_their_values_on_hover_and_focus(page: Browser) -> None:
-    click(page, "#ranking tbody tr:nth-child(2) button")
-    told = page.run(
+def test_bars_tell_their_values_on_hover_and_focus(small_page: Browser) -> None:
+    click(small_page, "#ranking tbody tr:nth-child(2) button")
+    told = small_page.run(
         "const bar = document.querySelector('#pins .stack i'), tip = document.getElementById('tip'); bar.focus();"
         "return [bar.getAttribute('aria-label'), tip.textContent, tip.hidden]"
     )
     assert re.fullmatch(r"[a-z ]+: [\d.]+ m?s \([\d.]+ %\)", told[0]) and told[2] is False
     label, meaning = told[1].split("\n")
     assert label == told[0] and meaning == TERMS[label.split(":")[0]]
-    press(page, "#pins .stack i", "ArrowRight")
-    moved = page.run("return document.activeElement.getAttribute('aria-label')")
-    assert moved != told[0] and text(page, "#tip").startswith(moved)
-    page.run("document.activeElement.blur()")
-    assert page.run("return document.getElementById('tip').hidden")
+    press(small_page, "#pins .stack i", "ArrowRight")
+    moved = small_page.run("return document.activeElement.getAttribute('aria-label')")
+    assert moved != told[0] and text(small_page, "#tip").startswith(moved)
+    small_page.run("document.activeElement.blur()")
+    assert small_page.run("return document.getElementById('tip').hidden")
     event = "new PointerEvent('pointermove', {clientX: 40, clientY: 40})"
-    page.run(f"document.querySelector('#pins .stack i').dispatchEvent({event})")
-    assert text(page, "#tip") == told[1]
+    small_page.run(f"document.querySelector('#pins .stack i').dispatchEvent({event})")
+    assert text(small_page, "#tip") == told[1]
 
 
 @in_browser
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
-def test_frontier_and_step_stand_on_the_first_screen(small: Path, width: int, height: int) -> None:
-    with browser() as other:
-        other.command(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+def test_frontier_and_step_stand_on_the_first_screen(small: Path, session: Browser, width: int, height: int) -> None:
+    with resized(session, width, height) as other:
         opened(other, small)
         ends = other.run(
             "return ['.answer', '.figures', '#step-bar .stack', '#scatter canvas']"
@@ -347,10 +370,10 @@ def test_frontier_and_step_stand_on_the_first_screen(small: Path, width: int, he
 
 
 @in_browser
-def test_figures_say_on_focus_what_they_are(page: Browser) -> None:
-    page.run("document.querySelector('.figures [data-words]').focus()")
-    assert "nine of ten measured rates" in text(page, "#tip")
-    page.run("document.activeElement.blur()")
+def test_figures_say_on_focus_what_they_are(small_page: Browser) -> None:
+    small_page.run("document.querySelector('.figures [data-words]').focus()")
+    assert "nine of ten measured rates" in text(small_page, "#tip")
+    small_page.run("document.activeElement.blur()")
 
 
 def test_the_paragraph_for_whoever_signs_is_text_of_the_answer(small: Path) -> None:
@@ -385,9 +408,11 @@ def test_two_rows_are_compared_knob_by_knob_and_part_by_part(run: Path, page: Br
 
 
 @in_browser
-def test_a_pinned_row_has_its_launch_file_or_the_command_that_writes_it(run: Path, page: Browser) -> None:
+def test_a_pinned_row_has_its_launch_file_or_the_command_that_writes_it(
+    run: Path, page: Browser, held: dict[str, Any]
+) -> None:
     page.command("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    files = content(SavedRun.open(run))["exports"][1]
+    files = held["exports"][1]
     for name, wanted in files.items():
         click(page, f'[data-format="{name}"]')
         assert text(page, "#launch") == wanted
@@ -421,15 +446,15 @@ def test_what_is_shown_is_saved_as_png_svg_and_csv(page: Browser) -> None:
 
 
 @in_browser
-def test_the_pipeline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
-    if page.run("return document.getElementById('pipeline') === null"):
+def test_the_pipeline_is_drawn_when_it_comes_into_view(small_page: Browser) -> None:
+    if small_page.run("return document.getElementById('pipeline') === null"):
         pytest.skip("the winner has no pipeline")
-    page.run("document.getElementById('pipeline').scrollIntoView()")
-    assert page.wait(
+    small_page.run("document.getElementById('pipeline').scrollIntoView()")
+    assert small_page.wait(
         "new Promise(done => setTimeout(() => done(document.querySelector('#gantt canvas') !== null), 500))"
     )
-    press(page, "#gantt", "+")
-    assert page.complaints() == []
+    press(small_page, "#gantt", "+")
+    assert small_page.complaints() == []
 
 
 def test_exchanges_and_gradients_of_the_timeline_add_up_to_the_step(run: Path) -> None:
@@ -504,15 +529,15 @@ def test_no_product_is_above_its_roof(run: Path) -> None:
 
 
 @in_browser
-def test_the_roofline_is_drawn_when_it_comes_into_view(page: Browser) -> None:
-    page.run("document.getElementById('roofline').scrollIntoView()")
+def test_the_roofline_is_drawn_when_it_comes_into_view(small_page: Browser) -> None:
+    small_page.run("document.getElementById('roofline').scrollIntoView()")
     drawn = "setTimeout(() => done(document.querySelector('#roofline-chart canvas') !== null), 500)"
-    assert page.wait(f"new Promise(done => {drawn})") and page.complaints() == []
+    assert small_page.wait(f"new Promise(done => {drawn})") and small_page.complaints() == []
 
 
-def busy_s(page: Browser) -> float:
+def busy_s(small_page: Browser) -> float:
     """Processor seconds of the page's main thread until the next frame is drawn."""
-    page.wait("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    small_page.wait("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
     found = page.command("Performance.getMetrics")["metrics"]
     return float(next(one["value"] for one in found if one["name"] == "TaskDuration"))
 
@@ -556,8 +581,8 @@ def test_axe_finds_no_violation(run: Path, page: Browser) -> None:
 
 @in_browser
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (390, True), (1280, True), (1920, False)])
-def test_the_page_scrolls_down_only(small: Path, width: int, dark: bool) -> None:
-    with browser(width, 800, dark=dark) as other:
+def test_the_page_scrolls_down_only(small: Path, session: Browser, width: int, dark: bool) -> None:
+    with resized(session, width, 800, dark=dark) as other:
         opened(other, small)
         assert other.run("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
         colour = other.run("return getComputedStyle(document.body).backgroundColor")

@@ -201,6 +201,7 @@ JSON = [
 ]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("words", JSON, ids=lambda words: " ".join(words[:2]).replace("/", "_"))
 def test_json_is_all_that_is_on_standard_output(words: list[str], runs: Path) -> None:
     text = printed([*(word.replace("RUNS", str(runs)) for word in words), "--json"])

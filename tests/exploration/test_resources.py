@@ -28,6 +28,7 @@ def test_workers_are_what_the_machine_bears(
     assert local_engine.affordable(asked) == (most, said)
 
 
+@pytest.mark.in_turn
 def test_a_search_with_too_many_workers_says_so() -> None:
     result = run_search(space_of(1), Options(workers=100_000))
     assert result.workers < 100_000

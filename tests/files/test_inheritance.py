@@ -64,6 +64,7 @@ def test_a_variant_differs_from_its_file_in_what_it_lists_alone(reference: str) 
     assert different == set(variant.varied) and different
 
 
+@pytest.mark.in_turn
 def test_a_run_keeps_its_variant_on_other_software() -> None:
     run = next(run for run in measured_table(TRAINING).runs if run.cluster.stack.reference == "torchtitan@2025")
     assert run.overrides == ()

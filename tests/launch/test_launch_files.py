@@ -160,7 +160,7 @@ def as_read(text: str, job: LaunchJob, folder: Path) -> dict[str, object]:
     return row | ({"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {})
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("framework", ["primus", "megatron", "torchtitan", OLD_TITAN])
 @pytest.mark.parametrize("own", OWN)
 def test_random_candidates_come_back_from_their_files(own: str, framework: str, tmp_path: Path) -> None:
@@ -176,6 +176,7 @@ def rings_of_groups(framework: str) -> Space:
     return make_space(spelled | {"space": axes, "workload": workload, "framework": framework}, name="rings")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("framework", ["primus", "megatron", "nemo"])
 def test_an_all_to_all_inside_a_ring_comes_back_with_its_ranks(framework: str, tmp_path: Path) -> None:
     found = set()
@@ -215,7 +216,7 @@ def test_levels_of_context_are_read_as_transformer_engine_takes_them(
         assert read_experiment(path, 96, model).candidate.row(0)["cp_comm"] == word
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("model", "framework"), [case for case in MIXED_CASES if case != OF_PRIMUS])
 def test_models_of_mixed_layers_come_back_from_their_files(model: str, framework: str, tmp_path: Path) -> None:
     """With every layer: the file's own model has the parameters of the searched one, padding of its head aside."""
@@ -272,11 +273,16 @@ HOSTILE = ["a\nb", "$(touch owned)", "`touch owned`", '"; touch owned; "', "'; t
            "[x]\ny=1", "\N{PILE OF POO}", "x" * 10_000, "../../etc", "-rf", ""]  # fmt: skip
 
 
+@cache
+def one_job(framework: str) -> LaunchJob:
+    """A job of a shipped space that a framework starts."""
+    return next(jobs(shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework), 1))
+
+
 @pytest.mark.parametrize("framework", MAIN_FILE)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> None:
-    space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
-    job = next(iter(jobs(space, 1)))
+    job = one_job(framework)
     job = replace(
         job, model=replace(job.model, name=name, hidden=job.model.hidden * 2, head_dim=job.model.head_dim * 2)
     )
@@ -300,8 +306,7 @@ def test_hostile_names_stay_names(name: str, framework: str, tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck on PATH")
 @pytest.mark.parametrize("framework", MAIN_FILE)
 def test_scripts_pass_shellcheck(framework: str, tmp_path: Path) -> None:
-    space = shipped_space("gpt_oss_120b_gb200" if framework == "nemo" else "llama3_8b_mi300x", framework)
-    texts = launch_files(next(iter(jobs(space, 1))), "slurm").texts
+    texts = launch_files(one_job(framework), "slurm").texts
     path = tmp_path / f"{framework.partition('@')[0]}.sh"
     path.write_text(texts[path.name])
     subprocess.run(["shellcheck", "-S", "warning", str(path)], check=True)
@@ -413,7 +418,7 @@ def test_frameworks_accept_every_candidate(name: str, judge: str, framework: str
 def test_the_feed_forward_of_torchtitans_llama_is_that_of_the_model(name: str) -> None:
     """torchtitan/models/llama3/model/model.py FeedForward, of the arguments that our model file gives it."""
     model = load_preset(name).model
-    text = model_file(replace(next(jobs(shipped_space("llama3_8b_mi300x", OLD_TITAN), 1)), model=model))
+    text = model_file(replace(one_job(OLD_TITAN), model=model))
     multiple, factor = (
         float(re.search(rf"{key}=([\d.e-]+)", text)[1]) for key in ("multiple_of", "ffn_dim_multiplier")
     )
@@ -489,7 +494,7 @@ def test_an_unknown_release_is_refused(name: str, says: str) -> None:
 
 def test_any_is_the_union_and_starts_nothing() -> None:
     assert load_framework("any") == Framework()
-    job = next(iter(jobs(shipped_space("llama3_8b_mi300x", "primus"), 1)))
+    job = one_job("primus")
     with pytest.raises(InputError, match="no job starts from 'any framework'"):
         launch_files(replace(job, framework=Framework()))
 

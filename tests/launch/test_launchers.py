@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_search.base.errors import InputError
@@ -720,6 +720,7 @@ def test_devices_that_only_generate_are_no_part_of_the_step(folder: Path) -> Non
     assert read_experiment(folder / "nemo_rl.yaml").world.gpus == 8
 
 
+@settings(max_examples=30)
 @given(tp=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 9), micro=st.integers(1, 4))
 def test_a_renamed_degree_is_that_of_the_contract(
     tmp_path_factory: pytest.TempPathFactory, tp: int, nodes: int, micro: int

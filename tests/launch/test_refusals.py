@@ -21,7 +21,7 @@ from primus_search.launch.read.recipes import recipes
 from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, resolved_start, rows
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import megatron_keys
-from tests.support.daily import drawn
+from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import checkout, missing
 from tests.support.judge.megatron import Megatron
 from tests.support.random_scripts import jobs
@@ -143,10 +143,11 @@ def test_numbers_of_a_script_are_those_of_its_recipe() -> None:
         assert both[0] == both[1], name
 
 
-def test_no_recipe_of_the_library_is_refused() -> None:
+@pytest.mark.parametrize("whole", TODAY_OR_ALL)
+def test_no_recipe_of_the_library_is_refused(whole: bool) -> None:
     """Those that the rows refuse have more ranks in a copy than GPUs in their name."""
     found = set[str]()
-    for name in recipes():
+    for name in drawn("refused", sorted(recipes()), 100, whole=whole):
         with suppress(InputError):
             job = read_experiment(Path(name), 64)
             sizes = megatron_keys(job.model) if job.model else {}

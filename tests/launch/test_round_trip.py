@@ -1,5 +1,6 @@
 """Candidate -> launch file -> read back, without being told the model: the same candidate, job, model and constants."""
 
+import json
 import re
 import tomllib
 from ast import literal_eval
@@ -29,7 +30,7 @@ from primus_search.values.model import Model
 from primus_search.values.model.shape import shape
 from primus_search.values.workload import Workload
 from tests.support.launched import jobs
-from tests.support.random_jobs import RandomJob, random_jobs
+from tests.support.random_jobs import DRAWN, RandomJob, random_jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
              "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
@@ -178,7 +179,12 @@ def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path
 
 @pytest.mark.parametrize("framework", ["megatron", "primus", "torchtitan"])
 def test_a_job_of_images_is_refused_with_the_framework_that_starts_it(framework: str, tmp_path: Path) -> None:
-    job = next(one.job for one in random_jobs(framework, tmp_path) if one.job.workload.image_tokens)
+    fields = {name: values[0] for name, values in DRAWN["models"]["images"].items()}
+    (tmp_path / "images.json").write_text(json.dumps(fields))
+    space = make_space({"model": str(tmp_path / "images.json"), "nodes": 1, "framework": framework,
+                        "hardware": "mi355x" if framework == "primus" else "h100",
+                        "workload": {"seq_length": 4096, "global_batch_size": 64, "image_tokens": 512}})  # fmt: skip
+    job = next(jobs(space, 1))
     with pytest.raises(
         Inexpressible, match=r"starts no tower of this model; Megatron-Bridge does \(--framework nemo\)"
     ):

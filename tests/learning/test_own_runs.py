@@ -84,6 +84,7 @@ def picked(folder: Path) -> list[dict[str, Any]]:
     return list(json.loads(ran("next", folder / "run", "--count", "8", "--json"))["picks"])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_what_a_log_does_not_print_keeps_no_run_from_its_row(site: Path, overlaps: bool) -> None:
     switches = {"tp_overlap": overlaps, "overlap_grad_reduce": overlaps, "loss_fusion": overlaps, "cuda_graph": "none"}

@@ -213,7 +213,7 @@ def test_an_unknown_model_type_names_the_known_ones() -> None:
 WORD = "never_seen_before"
 
 
-@pytest.mark.daily(20)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("name", UNIFORM)
 def test_a_renamed_key_is_refused_by_its_new_name(name: str) -> None:
     """Any one key of a model in Megatron's words, spelled as a word nobody knows."""

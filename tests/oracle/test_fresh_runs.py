@@ -186,11 +186,13 @@ def trainers() -> Validation:
     return validated(DATA / TRAINERS)
 
 
+@pytest.mark.in_turn("trainers")
 def test_every_row_of_torchs_and_jaxs_trainers_is_read() -> None:
     assert trainers().skipped == ()
     assert (len(trainers().rows), len(trainers().memory_only), len(trainers().ran_out)) == (75, 7, 15)
 
 
+@pytest.mark.in_turn("trainers")
 @missed("20.3 and 67.1 % as first projected, 12.8 and 32.8 % now: experts of torchtitan, GPT-OSS in FP8 on MI355X")
 def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     figures = summary(trainers())
@@ -198,20 +200,24 @@ def test_errors_of_torchs_and_jaxs_trainers_are_as_small_as_promised() -> None:
     assert figures["p90_abs_error"] <= P90
 
 
+@pytest.mark.in_turn("trainers")
 def test_bands_of_torchs_and_jaxs_trainers_hold_as_often_as_they_say() -> None:
     assert LEAST_COVERED <= coverage(trainers()) <= MOST_COVERED
 
 
+@pytest.mark.in_turn("trainers")
 @missed("30.2 and 75.4 % as first projected, 4.3 and 16.2 % now: XTuner keeps less than is counted, XLA more")
 def test_peaks_of_torchs_and_jaxs_trainers_are_met_as_promised() -> None:
     peaks_must_be_as_promised(trainers())
 
 
+@pytest.mark.in_turn("trainers")
 @missed("37.5 % of what ran said OOM as first projected, one of 82 now: ZeRO-2 that filled its card")
 def test_hardly_any_verdict_of_torchs_and_jaxs_trainers_is_wrong() -> None:
     verdicts_must_be_as_promised(trainers())
 
 
+@pytest.mark.in_turn("trainers")
 def test_nothing_that_ran_out_under_torchs_and_jaxs_trainers_is_said_to_fit() -> None:
     assert memory_summary(trainers())["false_fit"] == 0.0
 
@@ -224,6 +230,7 @@ def unseen(table: str) -> Validation:
     return validated(DATA / table)
 
 
+@pytest.mark.in_turn("blind")
 def test_blind_rows_are_left_out_for_what_they_say_of_themselves_only() -> None:
     """Another card than the module, and five rows whose recompute is no setting; all were projected at first."""
     assert [one.id for one in unseen(BLIND).skipped] == ["k1m6-10"]
@@ -233,6 +240,7 @@ def test_blind_rows_are_left_out_for_what_they_say_of_themselves_only() -> None:
     assert (len(unseen(BLIND_TRAINERS).rows), len(unseen(BLIND_TRAINERS).ran_out)) == (112, 30)
 
 
+@pytest.mark.in_turn("blind")
 @pytest.mark.parametrize(
     "table",
     [
@@ -247,18 +255,21 @@ def test_errors_of_blind_runs_are_as_small_as_promised(table: str) -> None:
     assert figures["p90_abs_error"] <= P90
 
 
+@pytest.mark.in_turn("blind")
 @pytest.mark.parametrize("table", [BLIND, BLIND_TRAINERS])
 def test_blind_runs_are_projected_neither_too_fast_nor_too_slow_on_the_whole(table: str) -> None:
     """NVIDIA's stacks -0.4 % as first projected, trainers +8.3 %; AMD's rows of both tables are fitted since."""
     assert abs(summary(unseen(table))["bias"]) <= BIAS
 
 
+@pytest.mark.in_turn("blind")
 @pytest.mark.parametrize("table", [BLIND, BLIND_TRAINERS])
 def test_bands_of_blind_runs_hold_as_often_as_they_say(table: str) -> None:
     """Torch's, JAX's and AMD's trainers 86.3 % as first projected; by older code 59 %."""
     assert LEAST_COVERED <= coverage(unseen(table)) <= MOST_COVERED
 
 
+@pytest.mark.in_turn("blind")
 @pytest.mark.parametrize(
     "table",
     [
@@ -270,6 +281,7 @@ def test_blind_peaks_are_met_as_promised(table: str) -> None:
     peaks_must_be_as_promised(unseen(table))
 
 
+@pytest.mark.in_turn("blind")
 @pytest.mark.parametrize(
     "table",
     [

@@ -49,6 +49,7 @@ def held_bytes_per_logit() -> dict[bool, tuple[float, float]]:
     return found
 
 
+@pytest.mark.in_turn
 def test_megatrons_own_fused_loss_holds_the_softmax_as_separate_kernels_do() -> None:
     pytest.importorskip("megatron.core")
     measured = held_bytes_per_logit()

@@ -179,7 +179,7 @@ WRAPPED = (
 )  # fmt: skip
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("family", WRAPPED)
 def test_ties_of_a_model_inside_another_are_those_of_its_class(family: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -29,6 +29,7 @@ def projected_buffers(model: Model, stack_name: str, params: float, **columns: o
     return float(gathered_bytes(stack, s, params, params, model.num_layers)[0]) * element_scale(stack)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("stack", "shard", "how"),
     [

@@ -47,7 +47,7 @@ CASES: list[tuple[str, Adapters, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("name", "adapters", "knobs"), CASES)
 def test_what_a_frozen_layer_keeps_and_computes_is_what_torch_counts(
     name: str, adapters: Adapters, knobs: dict[str, Any]

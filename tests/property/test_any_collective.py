@@ -36,6 +36,7 @@ sizes = st.integers(1, 100_000)
 strides = st.sampled_from([1, 2, 4, 8, 16, 48, 64, 128, 1024])
 
 
+@pytest.mark.daily(2)
 @each_collective
 @given(network=networks, rows=st.lists(st.tuples(bytes_, sizes, strides), min_size=1, max_size=6))
 def test_a_row_costs_the_same_alone_as_in_a_table(
@@ -49,6 +50,7 @@ def test_a_row_costs_the_same_alone_as_in_a_table(
     assert whole.tolist() == alone
 
 
+@pytest.mark.daily(2)
 @each_collective
 @given(network=networks, small=bytes_, more=bytes_, size=sizes, stride=strides)
 def test_more_bytes_never_take_less_time(
@@ -58,12 +60,14 @@ def test_more_bytes_never_take_less_time(
     assert less <= longer * (1 + 1e-12)
 
 
+@pytest.mark.daily(2)
 @each_collective
 @given(network=networks, message=bytes_, stride=strides)
 def test_a_group_of_one_is_free(collective: Collective, network: Network, message: float, stride: int) -> None:
     assert collective(network, np.array([message]), Group(1, stride)) == 0.0
 
 
+@pytest.mark.daily(2)
 @each_collective
 @given(network=networks, message=bytes_, size=st.integers(2, 100_000), stride=strides)
 def test_every_scale_is_finite_and_takes_time(

@@ -65,7 +65,7 @@ def answered(content: bytes) -> None:
     assert told == len(outcome.rows) + len(outcome.skipped) + len(outcome.memory_only) + len(outcome.ran_out)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(mangled())
 def test_a_mangled_table_of_runs_is_scored_or_explained(rows: list[dict[str, str]]) -> None:
     answered(as_csv(rows).encode())

@@ -54,7 +54,7 @@ conditions = st.recursive(
 
 
 @given(conditions)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_condition_means_what_python_says_it_means(text: str) -> None:
     mask = parse(text)(ENUMERATOR.job, CELLS)
     expected = [bool(eval(text, {"__builtins__": {}}, row)) for row in ROWS]
@@ -62,7 +62,7 @@ def test_a_condition_means_what_python_says_it_means(text: str) -> None:
 
 
 @given(st.text(alphabet="tp ep<=()[],'1 2+-*/%.andornotin\n\"_$;", max_size=30))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_text_is_a_predicate_or_a_constraint_error(text: str) -> None:
     try:
         predicate = parse(text)
@@ -73,7 +73,7 @@ def test_any_text_is_a_predicate_or_a_constraint_error(text: str) -> None:
 
 
 @given(conditions)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_a_constraint_leaves_exactly_the_rows_that_satisfy_it(text: str) -> None:
     small = _small_space(())
     everything = Enumerator(small).chunk(0, 10**9).candidates

@@ -14,6 +14,7 @@ from tests.oracle.exact_orders import solve
 whole = st.integers(1, 9)
 
 
+@pytest.mark.in_turn
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shape=st.tuples(st.sampled_from(["zb-auto", "v-auto"]), st.integers(2, 3), st.integers(2, 7)),

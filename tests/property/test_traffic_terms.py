@@ -154,6 +154,7 @@ def tables(draw: st.DrawFn) -> Candidates:
     )
 
 
+@pytest.mark.daily(3)
 @each_term
 @given(network=st.sampled_from(NETWORKS), c=tables())
 @settings(max_examples=40)
@@ -165,6 +166,7 @@ def test_a_row_sends_the_same_alone_as_in_a_table(term: Term, network: Network, 
             assert alone.seconds[0] == together.seconds[i]
 
 
+@pytest.mark.daily(3)
 @each_term
 @given(network=st.sampled_from(NETWORKS), c=tables())
 @settings(max_examples=40)

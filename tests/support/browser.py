@@ -20,11 +20,10 @@ MISSING = "needs chromium and chromedriver on PATH (apt-get install chromium chr
 class Browser:
     """One session; `run` evaluates JavaScript, `asked` lists what the page requested, `complaints` its console."""
 
-    def __init__(self, port: int, width: int, height: int, dark: bool) -> None:
+    def __init__(self, port: int) -> None:
         self._root = f"http://127.0.0.1:{port}"
         arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-                     f"--window-size={width},{height}", "--disable-background-networking",
-                     *(["--blink-settings=preferredColorScheme=0"] if dark else [])]  # fmt: skip
+                     "--window-size=1280,900", "--disable-background-networking"]  # fmt: skip
         wanted = {
             "browserName": "chrome",
             "goog:chromeOptions": {"binary": CHROMIUM, "args": arguments},
@@ -82,7 +81,7 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """A browser that is gone afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -93,7 +92,7 @@ def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iter
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             time.sleep(0.05)
-        session = Browser(port, width, height, dark)
+        session = Browser(port)
         try:
             yield session
         finally:

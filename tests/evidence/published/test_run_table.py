@@ -440,6 +440,7 @@ def test_no_row_at_all_is_an_answer_and_a_table_without_gpus_is_refused(tmp_path
     assert str(caught.value) == f"{text}: no column gpu\n{text}: no column {either}"
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "said",
     [
