@@ -60,7 +60,7 @@ def measured_run(reading: LogReading, beside: SaidBeside, stack: Stack) -> Measu
     workload = Workload(
         seq_length=numbers["seq_length"],
         global_batch_size=numbers["global_batch_size"],
-        routing_imbalance=stack.experts.natural_imbalance if model.is_moe else 1.0,
+        routing_spread=stack.experts.natural_spread if model.is_moe else 0.0,
     )
     return MeasuredRun(
         model=model,

@@ -77,7 +77,8 @@ def first_contact(
     typer.echo(str(found))
     if into:
         contact.write_errors(found, rows, sites)
-        contact.write_figures(apart, Path("README.md"), Path("docs/fidelity.md"))
+        memory = contact.verdicts([tables, *others], makers)
+        contact.write_figures(apart, memory, Path("README.md"), Path("docs/fidelity.md"))
 
 
 @app.command("own-runs")

@@ -23,6 +23,7 @@ from scipy.optimize import minimize
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.positions import places
+from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY
 from primus_search.cost.confidence.uncertainty import Exposed, band, site_half_width
 from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import ScoredRun, project_runs
@@ -76,6 +77,16 @@ class Seen:
     mixture: Undescribed | None
     exposed: Exposed
     stack_half: float
+
+    @classmethod
+    def of(cls, row: ScoredRun, mixture: Undescribed | None) -> "Seen":
+        """A projected run, by the mixture where nobody described its software."""
+        run, error = row.run, -np.log1p(row.error)
+        if mixture is not None:
+            error = np.log(run.tokens_per_s_per_gpu / mixture.rate(run.model, load_sites().errors).rate)
+        usual, exposed = band(run.cluster, run.model, int(run.candidates.fp8[0])), Exposed.of(row.projection.step)
+        half = 0.5 * float(np.log(usual.high / usual.low))
+        return cls(run=run, error=float(error), mixture=mixture, exposed=exposed, stack_half=half)
 
     @property
     def publisher(self) -> str:
@@ -154,25 +165,17 @@ def seen(trained: Path, others: Sequence[Path]) -> list[Seen]:
     without = dict(zip([run.place for run in fitted], found.left_out(SPLITS["publisher"]), strict=True))
     runs = rated_runs(fitted, others)
     rows, mixtures = with_mixtures(list(runs.values()))
-    seen_rows = []
-    for row in rows:
-        run, mixture = row.run, mixtures.get(row.run.place)
-        error = -np.log1p(row.error)
-        if run.place in without and is_informative(run):
-            error = -without[run.place]
-        elif mixture is not None:
-            error = np.log(run.tokens_per_s_per_gpu / mixture.rate(run.model, load_sites().errors).rate)
-        usual = band(run.cluster, run.model, int(run.candidates.fp8[0]))
-        seen_rows.append(
-            Seen(
-                run=run,
-                error=float(error),
-                mixture=mixture,
-                exposed=Exposed.of(row.projection.step),
-                stack_half=0.5 * float(np.log(usual.high / usual.low)),
-            )
-        )
-    return seen_rows
+    every = (Seen.of(row, mixtures.get(row.run.place)) for row in rows)
+    known = {place: float(-without[place]) for place in without if is_informative(runs[place])}
+    return [replace(one, error=known.get(one.run.place, one.error)) for one in every]
+
+
+def verdicts(tables: Sequence[Path], makers: Sequence[str]) -> str:
+    """How many of strangers' configurations that ran out of memory are said to fit, and of those that ran not to."""
+    runs = {(Path(run.place[0]).name, run.place[1]): run for path in tables for run in measured_table(path).runs}
+    rows, _ = project_runs([run for run in runs.values() if not is_maker(run.provenance.publisher, makers)])
+    out, ran = ([row.verdict for row in rows if row.run.ran_out == did] for did in (True, False))
+    return f"{out.count(FITS)} of {len(out)} that ran out FITS; {ran.count(OUT_OF_MEMORY)} of {len(ran)} that ran OOM"
 
 
 TRAINER = "stack "
@@ -192,17 +195,8 @@ def left_out_trainers(rows: Sequence[Seen]) -> list[Seen]:
         projected, _ = project_runs(supposed)
         mixtures = undescribed_mixtures([reference_of(one.run) for one in projected], copies(name))
         for one, mixture in zip(projected, mixtures, strict=True):
-            rate = mixture.rate(one.run.model, load_sites().errors).rate
             provenance = replace(one.run.provenance, publisher=TRAINER + name)
-            found.append(
-                Seen(
-                    run=replace(one.run, provenance=provenance),
-                    error=float(np.log(one.run.tokens_per_s_per_gpu / rate)),
-                    mixture=mixture,
-                    exposed=Exposed.of(one.projection.step),
-                    stack_half=0.0,
-                )
-            )
+            found.append(Seen.of(replace(one, run=replace(one.run, provenance=provenance)), mixture))
     return found
 
 
@@ -419,8 +413,8 @@ def write_errors(errors: SiteErrors, rows: Sequence[Seen], path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def write_figures(found: LeftOut, readme: Path, fidelity: Path) -> None:
-    """Put what strangers' runs show into README's sentence and the first rows and regimes of the page on fidelity."""
+def write_figures(found: LeftOut, memory: str, readme: Path, fidelity: Path) -> None:
+    """Put what strangers' runs and `verdicts` show into README's sentence, the page's first rows and its regimes."""
     regimes = found.by_regime()
     certain, every = (_percent(*regimes[label]) for label in ("all", WITH_DOUBTED))
     doubted = every["runs"] - certain["runs"]
@@ -435,7 +429,7 @@ def write_figures(found: LeftOut, readme: Path, fidelity: Path) -> None:
     rows = [HEAD_REGIMES, *(_regime(label, _percent(*own)) for label, own in regimes.items())]
     for path, pattern, text in (
         (readme, r"of \d+ publishers who made (?:.|\n)*?(?: \([^)]* doubt\)\.|\.)(?= After)", ends + both),
-        (fidelity, r"(\(first contact\) )(?:\|[^|\n]*){4}\|", r"\g<1>| " + cells.format_map(certain)),
+        (fidelity, r"(\(first contact\) )\|.*", rf"\g<1>| {cells.format_map(certain)} {memory} |"),
         (
             fidelity,
             r"(\| the same with \d+ runs that their tables doubt )(?:\|[^|\n]*){4}\|",

@@ -19,7 +19,7 @@ _POSITIVE_NAMES = frozenset({
     "hbm_bytes", "num_compute_units", "gpus_per_node", "domain_size", "nics_per_node", "pod_size", "loss_chunks",
     "element_bytes", "weight_bytes", "score_bytes", "gradient_bytes", "gradient_comm_bytes", "moment_bytes",
     "gradient_bucket_params", "sustained_over_burst", "training_rate", "factor", "device_share",
-    "expert_padding_factor", "natural_imbalance", "peak_flops_per_s",
+    "expert_padding_factor", "peak_flops_per_s",
 })  # fmt: skip
 _ABSENT_AT_ZERO = frozenset({
     "checkpoint_bytes_per_s",

@@ -29,7 +29,7 @@ from typing import Any
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.base.units import to_base
 from primus_search.declare.record_table import read_records
-from primus_search.evidence.published.run_candidate import build_candidates, of_arguments, routing_imbalance
+from primus_search.evidence.published.run_candidate import build_candidates, of_arguments, routing
 from primus_search.evidence.published.run_machine import (
     build_cluster,
     build_hardware,
@@ -47,6 +47,7 @@ from primus_search.values import measured_run
 from primus_search.values.candidates import DEFAULTS, Candidates, degrees
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.cluster import Cluster
+from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, Measurement, Provenance, RunOverride, RunTable, SkippedRun
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
@@ -146,7 +147,7 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     )
     plain = build_cluster(row, hardware, stack)
     cluster = measured_run.overridden(plain, _values(special, "stack.", "hardware."))
-    workload = _workload(row, cluster)
+    workload = _workload(row, model, cluster.stack)
     candidates = build_candidates(row, model, cluster.stack)
     columns = {name: one.value for name, one in special.items() if name in DEFAULTS}
     candidates = Candidates.from_words(candidates.row(0) | columns) if columns else candidates
@@ -171,13 +172,15 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     )
 
 
-def _workload(row: PublishedRun, cluster: Cluster) -> Workload:
+def _workload(row: PublishedRun, model: Model, stack: Stack) -> Workload:
     is_masked = row.told("is_masked")
+    capacity, spread = routing(row, model, stack)
     length = float(row.told("document_spread")) * float(row.told("mean_document")) if is_masked else 0.0
     return Workload(
         seq_length=row.count("seq_len"),
         global_batch_size=row.count("gbs"),
-        routing_imbalance=routing_imbalance(row, cluster.stack),
+        routing_imbalance=capacity,
+        routing_spread=spread,
         document_length=length,
         experts_in_turn=row.told("experts_in_turn"),
         pads_to_capacity=row.told("pads_to_capacity"),

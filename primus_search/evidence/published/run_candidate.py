@@ -22,9 +22,10 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model
 
 
-def routing_imbalance(run: PublishedRun, stack: Stack) -> float:
-    """Rows of the busiest expert over its share."""
-    return min(max(float(run.told("routing_imbalance", facts={"stack.": stack})), 1.0), MOST_CAPACITY)
+def routing(run: PublishedRun, model: Model, stack: Stack) -> tuple[float, float]:
+    """Rows of an expert over its share where no more have room, and the spread of experts' loads."""
+    spread = run.told("routing_spread", facts={"stack.": stack}) if model.is_moe else 0.0
+    return min(max(float(run.told("routing_imbalance")), 1.0), MOST_CAPACITY), float(spread)
 
 
 MOST_CAPACITY = 64.0

@@ -131,7 +131,7 @@ class ExpertLayers:
         kernels.
     has_fused_graphed_experts  Under a graph of the whole step gated MXFP8 experts are one kernel per product, which
         writes the activation (backward: its gradient) and the casts of the next product as well.
-    natural_imbalance  Tokens of the busiest expert rank over the mean where routing is not balanced by force.
+    natural_spread  `Workload.routing_spread` where routing is not balanced by force.
     ragged_exchange_share  Rate of an all-to-all of unequal pieces that leaves a domain, over one of equal pieces.
     expert_overlap  Share of dispatch and combine hidden by batch-level overlap (0 unless switched on).
     batch_expert_overlap  `expert_overlap` of a run that switches batch-level overlap on.
@@ -145,7 +145,7 @@ class ExpertLayers:
     expert_gemm_share: float
     expert_fp8_gemm_share: float
     has_fused_graphed_experts: bool
-    natural_imbalance: float
+    natural_spread: float
     ragged_exchange_share: float
     expert_overlap: float
     batch_expert_overlap: float

