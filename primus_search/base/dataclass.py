@@ -23,7 +23,10 @@ else:
         """The decorator; `layout` is `slots` and `kw_only`."""
 
         def made(cls: type) -> type:
-            plain = dataclasses.dataclass(init=False, repr=False, eq=False, **layout)(cls)
+            # Said as the library says it, so that a frozen class of the library may extend this one.
+            is_under = any(base.__dataclass_params__.frozen for base in cls.__mro__[1:] if is_dataclass(base))
+            plain = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=is_under, **layout)(cls)
+            plain.__dataclass_params__.frozen = frozen
             methods = (
                 {"__init__": _init_of(plain)} | (_FROZEN if frozen else {}) | ({"__repr__": _shown} if repr else {})
             )

@@ -109,6 +109,16 @@ def test_a_value_is_pickled_and_copied(value: _Kept) -> None:
         assert repr(again) == repr(value)
 
 
+def test_a_frozen_class_of_the_library_may_extend_one() -> None:
+    @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+    class Library(_Wider):
+        d: int = 0
+
+    assert Library(a=1, d=2) == Library(a=1, d=2) != Library(a=1)
+    with pytest.raises(AttributeError):
+        Library(a=1).d = 3  # type: ignore[misc]
+
+
 def test_missing_and_unknown_arguments_are_refused() -> None:
     for words in ({}, {"a": 1, "z": 2}):
         with pytest.raises(TypeError, match="argument"):
