@@ -3,7 +3,8 @@
     python -m tools.argument_tables CHECKOUTS                      # writes spaces/keys/arguments/*.tsv
     python -m tools.argument_tables CHECKOUTS megatron@core_0.20   # one of them
 
-CHECKOUTS is a folder of the frameworks' sources, `argument_tables.yaml` says which. A line of a table is one argument:
+CHECKOUTS is a folder of the frameworks' sources, `argument_tables.yaml` says which. With the table of Primus goes one
+of its own files of models and trainers, `spaces/keys/primus_files.tsv`. A line of a table is one argument:
 
     name, type (flag, int, float, str, list of str, list[int], list[float], pattern, table), default, choices, spellings
 
@@ -30,7 +31,6 @@ from tools.class_fields import Field, Sources
 
 TABLES: Mapping[str, Any] = read(Path(__file__).with_name("argument_tables.yaml")).data
 FOLDER = Path(__file__).parents[1] / "spaces" / "keys" / "arguments"
-TYPES = ("flag", "int", "float", "str", "list", "list[int]", "list[float]", "pattern", "table")
 UNKNOWN = "?"
 """What stands before a default that is an expression of the source."""
 
@@ -90,7 +90,8 @@ def _type_of_action(action: argparse.Action) -> str:
     name = getattr(action.type, "__name__", "str")
     if action.nargs in ("+", "*") or isinstance(action.nargs, int):
         return f"list[{name}]" if name in ("int", "float") else "list"
-    return name if name in TYPES else {"bool": "flag", "enum_type_handler": "str"}.get(name, "pattern")
+    named = {"bool": "flag", "enum_type_handler": "str", "int": "int", "float": "float", "str": "str"}
+    return named.get(name, "pattern")
 
 
 def _spellings(action: argparse.Action) -> Iterator[str]:
@@ -136,7 +137,7 @@ def _of_annotation(field: Field) -> tuple[str, str, str]:
     text = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$", r"\1", text)
     kinds = [one.strip() for one in re.split(r"\|(?![^\[]*\])", text) if one.strip() != "None"]  # not inside brackets
     choices = re.match(r"(?:typing\.)?Literal\[(.*)\]$", kinds[0]) if kinds else None
-    default = _default(field.default)
+    default = default_of(field.default)
     if choices:
         given = list(ast.literal_eval(f"({choices[1]},)"))
         return _type_of_value(given[0]), default, written(given)
@@ -148,7 +149,7 @@ def _of_annotation(field: Field) -> tuple[str, str, str]:
     return named.get(head, "str"), default, ""
 
 
-def _default(text: str) -> str:
+def default_of(text: str) -> str:
     """A default of a source as JSON, or as `?` and the expression."""
     if not text:
         return UNKNOWN
@@ -197,8 +198,18 @@ def text(name: str, arguments: Iterable[Argument]) -> str:
     return "\n".join((head, "# name\ttype\tdefault\tchoices\tspellings", *(one.line for one in arguments))) + "\n"
 
 
+def own_files(home: Path) -> str:
+    """Primus' own files of models and trainers as a table: path and keys as JSON."""
+    row = TABLES["primus"]
+    head = f"# Files of {row['repository']} {row['commit']} ({row['date']}), by `python -m tools.argument_tables`"
+    files = sorted(file.relative_to(home) for folder in row["own"] for file in (home / folder).glob("*.yaml"))
+    return "\n".join((head, *(f"{file}\t{written(read(home / file).data)}" for file in files))) + "\n"
+
+
 def main(arguments: list[str]) -> None:
     checkouts, names = Path(arguments[0]), arguments[1:] or list(TABLES)
+    if "primus" in names:
+        (FOLDER.parent / "primus_files.tsv").write_text(own_files(checkouts / "primus"), encoding="utf-8")
     if len(names) == 1:
         (FOLDER / f"{names[0]}.tsv").write_text(text(names[0], table(names[0], checkouts)), encoding="utf-8")
         return

@@ -83,22 +83,15 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
     return "read", begun.experiment.program or space.framework.title
 
 
-ASKS = (
-    "give --model",
-    "does not set",
-    "depends on",
-    "exits before",
-    "wants arguments",
-    "does not start it",
-    "give the script",
-    "one of them",
-    "name one",
+ASKS = re.compile(
+    "give --model|does not set|depends on|exits before|wants arguments|does not start it|give the script|one of them"
+    "|name one"
 )
 """What a refusal says that asks for what the file does not have, or that the framework itself refuses."""
 
 
 def _refused(expect: str, reason: str) -> str:
-    return KINDS[2] if expect.startswith("read") and not any(one in reason for one in ASKS) else KINDS[1]
+    return KINDS[2] if expect.startswith("read") and not ASKS.search(reason) else KINDS[1]
 
 
 OF_POLICY = r"(?<![\w-])" + "".join(rf"(?<!{engine}\.)" for engine in ("rollout", "vllm", "engine", "teacher", "ref"))

@@ -7,7 +7,6 @@
 Sources of torchtitan are read as text, never imported; recipes run (`bridge_recipes`).
 """
 
-import ast
 import enum
 import json
 import sys
@@ -24,19 +23,11 @@ from primus_search.files.python.python_values import plain
 from primus_search.files.source import read
 from primus_search.launch.contract import is_ignored
 from primus_search.launch.read.torchtitan_config import functions_of, settings_of
+from tools.argument_tables import UNKNOWN, default_of
 from tools.bridge_recipes import configurations, given
+from tools.class_fields import Sources
 
 SOURCES = read(Path(__file__).with_name("framework_sources.yaml")).data
-
-
-def _defaults(path: Path, name: str) -> dict[str, Any]:
-    """Fields of a dataclass with literal defaults."""
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and one.value is not None]
-            return {f.target.id: f.value.value for f in fields  # type: ignore[union-attr]
-                    if isinstance(f.value, ast.Constant) and f.value.value is not None}  # fmt: skip
-    return {}
 
 
 def torchtitan(site: Path) -> dict[str, Any]:
@@ -46,7 +37,9 @@ def torchtitan(site: Path) -> dict[str, Any]:
         folder = site / "torchtitan" / "models" / family
         names = PythonModule.of(folder / "__init__.py").names.values()
         calls = next(one for one in names if isinstance(one, dict))
-        defaults = _defaults(folder / "model" / "args.py", next(iter(calls.values())).last)
+        fields = Sources([site]).fields(folder / "model" / "args.py", next(iter(calls.values())).last)
+        known = {one.name: default_of(one.default) for one in fields if "." not in one.name}
+        defaults = {name: json.loads(text) for name, text in known.items() if text != "null" and text[:1] != UNKNOWN}
         flavors = {key: _sizes(plain(call)) for key, call in calls.items()}
         found[family] = {"defaults": _sizes(defaults), "flavors": flavors}
     return found

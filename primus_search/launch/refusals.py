@@ -67,12 +67,14 @@ class Release:
     short  the list of known keys whose `short` names settings with dots for rows, beside the last parts of their names
     below  path of the checks that it runs of those; what a job does not give, its classes decide: rows that read it are
            left out
+    given  between a setting and its value in its files; empty for a command line, whose flags cures are written in
     """
 
     arguments: str
     rows: tuple[tuple[str, str], ...]
     short: str = ""
     below: str = ""
+    given: str = ""
 
 
 RELEASES: Mapping[str, tuple[Release, ...]] = {
@@ -83,8 +85,12 @@ RELEASES: Mapping[str, tuple[Release, ...]] = {
         Release(arguments=f"torchtitan@{at}", rows=(("torchtitan", at),), short="torchtitan")
         for at in ("0.3.0", "0.2.2")
     ),
-    "nemo": (Release(arguments="nemo", rows=(("nemo", "nemo"), ("megatron", "core_0.20")), below="megatron/core/"),),
-    "primus": (Release(arguments="primus", rows=(("megatron", "core_0.16"), ("primus", "primus"))),),
+    "nemo": (
+        Release(
+            arguments="nemo", rows=(("nemo", "nemo"), ("megatron", "core_0.20")), below="megatron/core/", given="="
+        ),
+    ),
+    "primus": (Release(arguments="primus", rows=(("megatron", "core_0.16"), ("primus", "primus")), given=": "),),
 }
 """Releases of a contract, newest first. Primus runs the checks of the Megatron that it pins, then its own;
 Megatron-Bridge those of Megatron's classes."""
@@ -161,7 +167,10 @@ def judged(name: str, given: Settings, world: int, device: int | None) -> list[R
         return []
     release = release_of(name, given)
     settings, problems = resolved_start(release, given, world, device)
+    unknown = frozenset(key for key, value in named(release, given).items() if _is_unknown(value))
     for row in rows(release):
+        if row.names & unknown:
+            continue
         if release.below and row.source.startswith(release.below) and not row.names <= settings.keys():
             continue
         if any(key not in settings for key in row.variables):
@@ -171,11 +180,39 @@ def judged(name: str, given: Settings, world: int, device: int | None) -> list[R
                 continue
             if not value_of(parsed(row.legal), settings.get):
                 reason, cure = (filled_in(text, settings.get) for text in (row.reason, row.cure))
-                problems.append(Refusal(row.name, reason, cure, row.source, row.is_advice))
+                problems.append(Refusal(row.name, reason, spelled(release, cure), row.source, row.is_advice))
             settings.update({key: value_of(parsed(text), settings.get) for key, text in row.sets.items()})
         except (TypeError, ZeroDivisionError, KeyError, IndexError, ValueError, AttributeError):
             continue  # a value of another kind than the row expects: unknown, not refused
     return problems
+
+
+def spelled(release: Release, cure: str) -> str:
+    """A cure with Megatron's flags as the files of a release give settings: `a_b: 2` for `--a-b 2`, `a: false` for
+    `--no-a`."""
+    if not release.given:
+        return cure
+    table, flags = arguments(release.arguments), flags_of(RELEASES["megatron"][0].arguments)
+    keys: dict[str, str] = {key.rpartition(".")[2]: key for key in reversed(tuple(table))}
+
+    def setting(found: re.Match[str]) -> str:
+        word = str(found["flag"]).replace("-", "_")
+        name, is_set = (word, True) if word in keys else flags.get(word, (word, True))
+        key, value = keys.get(name, name), found["value"] or ""
+        if not is_set or (key in table and table[key].kind == "flag" and not (found["without"] or found["rest"])):
+            return f"{key}{release.given}{str(is_set != bool(found['without'])).lower()}{found['rest'] or value}"
+        if found["without"] or found["rest"]:
+            return f"{found['without'] or ''}{key}{found['rest'] or ''}"
+        return f"{key}{value.replace(' ', release.given, 1)}"
+
+    return _FLAG.sub(setting, cure)
+
+
+_FLAG = re.compile(
+    r"(?P<without>\b(?:leave out|without|no) )?--(?P<flag>[a-z][\w-]*)"
+    r"(?:(?P<rest> (?:alone|with|or|and|a|at|of)\b)|(?P<value> [\w.]+))?"
+)
+"""A flag in a cure with what stands before it, and what follows: a word of the sentence or its value."""
 
 
 def resolved_start(
@@ -191,8 +228,8 @@ def resolved_start(
             is_left_out = is_off(value) and not release.below  # else a word of it, `none`
             settings.setdefault(key, None if is_left_out else value)  # a fact of the model that a row may read
             continue
-        if str(value)[:1] == "$":
-            continue  # a variable without a value, of a setting that moves nothing
+        if _is_unknown(value):
+            continue
         try:
             settings[key] = typed(table[key], value)
         except ValueError as error:
@@ -212,6 +249,11 @@ def resolved_start(
     settings["global_batch_size_given"] = settings.get("global_batch_size")
     settings["offload_modules"] = settings.get("offload_modules") or []
     return settings, problems
+
+
+def _is_unknown(value: Any) -> bool:
+    """Whether a value is a variable without one, of a setting that moves nothing, or of a file that is not here."""
+    return str(value)[:1] == "$"
 
 
 def _of_class(value: Any) -> Any:

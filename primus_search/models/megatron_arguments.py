@@ -30,8 +30,9 @@ HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 
 def model_arguments(model: Model, seq_length: int = 0, tp: int = 1, stages: Sequence[str] = ()) -> dict[str, Any]:
     """The sizes of a model as arguments; True is a bare switch. stages: of a stack of single blocks, as a layout."""
+    positions = max(seq_length, model.learned_positions)
     settings = sizes("model", model) | {
-        "max_position_embeddings": max(seq_length, model.learned_positions),
+        **({"max_position_embeddings": positions} if positions else {}),
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, tp),

@@ -12,6 +12,7 @@ Megatron pads. There is no silent default.
 Every key is read, or listed in `spaces/keys/megatron.yaml` as one that decides no size, or refused by its name.
 """
 
+import json
 import os
 import re
 from collections.abc import Collection, Mapping
@@ -19,10 +20,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field, replace
+from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.fields import Fields, Located
-from primus_search.files.known_keys import key_table, known_keys
+from primus_search.files.known_keys import key_rows, key_table, known_keys
 from primus_search.files.setting_keys import setting_keys
 from primus_search.files.source import Document, Keys, plain, read
 from primus_search.files.unread_keys import drop_ignored, refuse_unread
@@ -38,18 +39,18 @@ from primus_search.models.families.megatron_hybrid import (
 )
 from primus_search.models.families.parts import sizes
 from primus_search.models.layer_pattern import per_layer
-from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import of_megatron
-from primus_search.models.presets import presets
 from primus_search.models.tokenizers import vocabulary_of
 from primus_search.values.model import LatentAttention, MixtureOfExperts, Model
-from primus_search.values.model.shape import shape
 
 PARENT_KEYS = ("extends", "bases", "includes")
 OWN_KEYS = (*PARENT_KEYS, "modules", "ffn_hidden_size", "num_query_groups", "kv_channels", "tokenizer_type", "swiglu")
 """Keys that no HuggingFace configuration has."""
 
 PRESET_FOLDER = Path("primus/configs/models/megatron")
+TRAINER_FOLDER = Path("primus/configs/modules/megatron")
+DEFAULT_TRAINER = "pre_trainer.yaml"
+"""Settings of a trainer that the table of Primus' arguments has as its defaults."""
 ROOT_FILES = ("language_model.yaml", "primus_megatron_model.yaml")
 """Files whose content is this module's defaults; like trainer presets (`modules/...`), they may be absent."""
 
@@ -83,7 +84,7 @@ def from_document(document: Document, path: Path, ignore: Collection[str] = (), 
     if "modules" in document.data:
         chain.experiment(document, path)
     else:
-        chain.add(document, path, ())
+        chain.add(document, path)
     if chain.problems:
         raise InputError(chain.problems)
     fields = Fields(chain.entries, document.where())
@@ -104,7 +105,7 @@ def experiment_settings(document: Document, path: Path) -> dict[str, Any]:
 def file_settings(path: Path) -> dict[str, Any]:
     """Every key of a YAML file of Primus and of those that it extends, variables at their defaults."""
     chain = _Chain({})
-    chain.add(read(path), path, ())
+    chain.add(read(path), path)
     return chain.settings()
 
 
@@ -131,8 +132,8 @@ class _Chain:
             raise InputError(self.problems)
         return {key: located.value for key, located in self.entries.items()}
 
-    def add(self, document: Document, path: Path, above: tuple[Path, ...]) -> None:
-        """Lay a file's keys over what its parents say."""
+    def add(self, document: Document, path: Path, above: tuple[Path, ...] = (), folder: Path = PRESET_FOLDER) -> None:
+        """Lay a file's keys over what its parents say, which stand beside it or in a folder of Primus."""
         resolved = path.resolve()
         if resolved in above:
             names = [step.name for step in (*above[above.index(resolved) :], resolved)]
@@ -146,14 +147,11 @@ class _Chain:
             parents = given if isinstance(given, list) else [given] if given is not None else []
             for i, parent in enumerate(parents):
                 at = (key, i) if isinstance(given, list) else (key,)
-                self._parent(document, path, str(self._filled(document, at, parent)), at, (*above, resolved))
+                self._parent(document, path, str(self._filled(document, at, parent)), at, (*above, resolved), folder)
         self._lay(document, document.data, ())
 
     def experiment(self, document: Document, path: Path) -> None:
-        """The model of an experiment file: `modules.pre_trainer.model` with `overrides` on top.
-
-        Where the model's file is not at hand, the preset of the same name stands in for it.
-        """
+        """The model of an experiment file: `modules.pre_trainer.model` with `overrides` on top."""
         modules = document.data["modules"]
         given = [name for name in TRAINERS if isinstance(modules, dict) and isinstance(modules.get(name), dict)]
         trainer = modules[given[0]] if given else {}
@@ -175,31 +173,37 @@ class _Chain:
             what = f"models of framework '{framework}' are not read - read: megatron"
             self.problems.append(document.problem((*module, "framework"), what))
             return
-        keys: Keys = (*module, "model")
-        name = str(self._filled(document, keys, trainer["model"]))
-        preset = _preset_of(name) if look_up(name, path.parent, self.environ) is None else None
-        if preset is None:
-            self._parent(document, path, name, keys, (path.resolve(),))
-        else:
-            self.entries |= {key: Located(value, document.where(keys)) for key, value in megatron_keys(preset).items()}
+        for key, folder in (("config", TRAINER_FOLDER), ("model", PRESET_FOLDER)):
+            name = str(self._filled(document, (*module, key), trainer.get(key, DEFAULT_TRAINER)))
+            if name != DEFAULT_TRAINER:
+                self._parent(document, path, name, (*module, key), (path.resolve(),), folder)
         laid = trainer.get("overrides") or {}
         if not isinstance(laid, dict):
             self.problems.append(document.problem((*module, "overrides"), "expected a mapping of keys"))
             return
         self._lay(document, laid, (*module, "overrides"))
 
-    def _parent(self, document: Document, path: Path, name: str, keys: Keys, above: tuple[Path, ...]) -> None:
+    def _parent(
+        self,
+        document: Document,
+        path: Path,
+        name: str,
+        keys: Keys,
+        above: tuple[Path, ...],
+        folder: Path = PRESET_FOLDER,
+    ) -> None:
         if len(above) > 20:
             self.problems.append(document.problem(keys, "is more than 20 files deep"))
             return
-        found = look_up(name, path.parent, self.environ)
-        if found is not None:
-            try:
-                self.add(read(found), found, above)
-            except InputError as error:
-                self.problems.extend(error.problems)
-        elif Path(name).name not in ROOT_FILES and "modules" not in Path(name).parts:
-            where = f"beside this file or in {PRESET_FOLDER} of a folder above it or of $PRIMUS_PATH"
+        try:
+            found = primus_file(name, path.parent, self.environ, folder)
+            if found is not None:
+                self.add(*found, above, folder)
+        except InputError as error:
+            self.problems.extend(error.problems)
+            return
+        if found is None and Path(name).name not in ROOT_FILES and "modules" not in Path(name).parts:
+            where = f"beside this file or in {folder} of a folder above it or of $PRIMUS_PATH"
             self.problems.append(document.problem(keys, f"no such file '{name}' {where}"))
 
     def _lay(self, document: Document, data: Mapping[str, Any], keys: Keys) -> None:
@@ -230,36 +234,28 @@ class _Chain:
         return plain(_VARIABLE.sub(fill, value))
 
 
-def _preset_of(name: str) -> Model | None:
-    """The preset that a Primus model file is called after (`llama3.1_8B.yaml` is llama3.1_8b) or has the shape of."""
-    from primus_search.files.framework_files import load_framework
+def primus_file(name: str, beside: Path, environ: Mapping[str, str], folder: Path) -> tuple[Document, Path] | None:
+    """The file a parent's name stands for, as Primus looks it up, else Primus' own as it stood at the table's date.
 
-    stem = Path(name).name.removesuffix(".yaml").lower()
-    shapes = {theirs.removesuffix(".yaml").lower(): ours for ours, theirs in load_framework("primus").models.items()}
-    found = presets().get(shapes.get(stem, stem))
-    return found.model if found and _is_expressible(found.model) else None
-
-
-def _is_expressible(model: Model) -> bool:
-    """Whether the keys of a model file say all of a model."""
-    try:
-        read = from_document(Document("keys", megatron_keys(model)), Path("keys"))
-    except InputError:
-        return False
-    return shape(replace(read, head_dim=model.head_dim)) == shape(model)
-
-
-def look_up(name: str, beside: Path, environ: Mapping[str, str], models: Path = PRESET_FOLDER) -> Path | None:
-    """The file a parent's name stands for, as Primus looks it up; `models`: the folder of a back end's models."""
+    folder: `primus/configs/models` or `modules` of a back end. Raises `InputError` for a file that cannot be read.
+    """
     primus = environ.get("PRIMUS_PATH", "")
     folders = [beside]
-    folders += [above / models for above in (beside.resolve(), *beside.resolve().parents)]
-    folders += [Path(primus) / models] if primus else []
-    for folder in folders:
-        for candidate in (folder / name, folder / f"{name}.yaml"):
+    folders += [above / folder for above in (beside.resolve(), *beside.resolve().parents)]
+    folders += [Path(primus) / folder] if primus else []
+    for one in folders:
+        for candidate in (one / name, one / f"{name}.yaml"):
             if candidate.is_file():
-                return candidate
-    return None
+                return read(candidate), candidate
+    own = Path(os.path.normpath(folder / Path(f"{name.removesuffix('.yaml')}.yaml")))
+    keys = primus_files().get(own.as_posix())
+    return None if keys is None else (Document(f"{own} of Primus", json.loads(keys)), own)
+
+
+@lru_cache(maxsize=1)
+def primus_files() -> Mapping[str, str]:
+    """Primus' own files of models and trainers by their paths, the keys of each as JSON."""
+    return dict(key_rows("primus_files"))
 
 
 def _model(fields: Fields, name: str, ignored: tuple[str, ...] = (), vocab_size: int | None = None) -> Model:

@@ -18,7 +18,7 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
-from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, resolved_start, rows
+from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, resolved_start, rows, spelled
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import megatron_keys
 from tests.support.daily import TODAY_OR_ALL, drawn
@@ -344,3 +344,20 @@ def test_a_scope_that_is_a_text_is_refused_where_megatron_looks_into_it(late: di
     ]
     assert ["graph_scope" in found for found in names] == [True, False]
     assert "graph_scope" not in {one.name for one in refused("primus", {"delay_wgrad_compute": True}, 8, 9)}
+
+
+@pytest.mark.parametrize("name", ["primus", "nemo"])
+def test_cures_are_spelled_as_the_files_of_a_framework_give_settings(name: str) -> None:
+    release = RELEASES[name][0]
+    flagged = [one.cure for one in rows(release) if "--" in one.cure]
+    assert len(flagged) > 50 and not any("--" in spelled(release, cure) for cure in flagged)
+
+
+def test_cures_switch_on_and_off_as_flags_do() -> None:
+    primus, bridge = RELEASES["primus"][0], RELEASES["nemo"][0]
+    assert spelled(primus, "--no-rope-fusion") == "apply_rope_fusion: false"
+    assert spelled(primus, "leave out --no-gradient-accumulation-fusion") == "gradient_accumulation_fusion: true"
+    assert spelled(bridge, "--recompute-method uniform --recompute-num-layers 1") == (
+        "model.recompute_method=uniform model.recompute_num_layers=1"
+    )
+    assert spelled(RELEASES["megatron"][0], "--bf16") == "--bf16"

@@ -12,11 +12,13 @@ import pytest
 
 from tests.support.judge.checkouts import checkout, missing
 from tests.support.random_scripts import table
-from tools.argument_tables import FOLDER, TABLES, TYPES, UNKNOWN
+from tools.argument_tables import FOLDER, TABLES, UNKNOWN, own_files
 
 LEAST = {"megatron@core_0.20": 830, "megatron@core_0.16": 660, "primus": 830, "nemo": 790}
 KINDS: dict[str, tuple[type, ...]] = {"flag": (bool,), "int": (int,), "float": (int, float)}
 """Of the others: a list argument may have one value for all."""
+
+TYPES = ("flag", "int", "float", "str", "list", "list[int]", "list[float]", "pattern", "table")
 
 
 @pytest.mark.parametrize("release", TABLES)
@@ -80,3 +82,10 @@ def test_the_tool_writes_the_table_again(release: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", code, release, str(home.parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert done.stdout.splitlines() == (FOLDER / f"{release}.tsv").read_text().splitlines()
+
+
+def test_the_tool_writes_the_files_of_primus_again() -> None:
+    home = checkout("primus")
+    if home is None:
+        pytest.skip(missing("primus"))
+    assert own_files(home) == (FOLDER.parent / "primus_files.tsv").read_text()

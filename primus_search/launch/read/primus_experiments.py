@@ -21,7 +21,7 @@ from primus_search.files.known_keys import known_keys
 from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, header_variables
-from primus_search.files.source import Document, parse, plain, read, shown
+from primus_search.files.source import Document, parse, plain, shown
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
 from primus_search.launch.contract import translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
@@ -35,7 +35,7 @@ from primus_search.launch.read.torchtitan_command import JOB_FILES
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import variables_of
 from primus_search.launch.world import NO_WORLD, World
-from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, look_up
+from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, primus_file
 from primus_search.values.machine.framework import NOTHING, Settings
 from primus_search.values.model import Model
 
@@ -151,10 +151,9 @@ def _given_to_back_end(
 ) -> tuple[dict[str, Any], str]:
     """The settings of a back end, those of its model file below; and the name of that file."""
     name = str(filled(document, module.get("model", "")))
-    file = look_up(name, path.parent, os.environ, folder)
     given = flattened(filled(document, module.get("overrides") or {}))
-    if file is not None:
-        body = read(file)
+    if found := primus_file(name, path.parent, os.environ, folder):
+        body, _ = found
         must_be_mapping(body, body.data, ())
         given = flattened(filled(body, body.data)) | given
     given.pop("extends", None)

@@ -1,5 +1,6 @@
 """The experiment of torchtitan's settings, and the model that its flavor or a module beside the file names."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read import torchtitan
 from primus_search.launch.world import World
 from primus_search.models import torchtitan_arguments
-from primus_search.models.megatron_yaml import PRESET_FOLDER
-from primus_search.models.model_files import load_model
+from primus_search.models.megatron_yaml import PRESET_FOLDER, from_document, primus_file, primus_files
 from primus_search.models.presets import presets
 from primus_search.models.registered import model_called
 from primus_search.models.torchtitan_arguments import NAME, model_of_module
@@ -153,12 +153,10 @@ def namesake(path: Path, name: str) -> Model | None:
     known = presets()
     if stem in known:
         return known[stem].model
-    for above in path.resolve().parents:
-        folder = above / PRESET_FOLDER
-        found = [file for file in sorted(folder.glob("*.yaml")) if file.stem.lower() == stem] if folder.is_dir() else []
-        if found:
-            return load_model(str(found[0]))
-    return None
+    of_stem = (Path(one).name for one in primus_files() if Path(one).parent == PRESET_FOLDER)
+    same = next((one for one in of_stem if one.lower() == f"{stem}.yaml"), stem)
+    found = primus_file(same, path.parent, os.environ, PRESET_FOLDER)
+    return from_document(*found) if found else None
 
 
 def _imported(path: Path, found: Settings) -> Model | None:
