@@ -121,7 +121,8 @@ HALVES = (
     ("mixed_precision.reuse_grad_buf_for_mxfp8_param_ag=true", "reused for weights that are kept in MXFP8"),
     ("mixed_precision.fp8_recipe=mxfp8 mixed_precision.fp8_param_gather=true", "gathered into the gradient buffer"),
     ("optimizer.use_precision_aware_optimizer=false optimizer.exp_avg_dtype=torch.bfloat16", "number formats"),
-    ("model.fp16=true", "BF16 and FP16 are both on"),
+    ("model.fp16=true", ""),
+    ("mixed_precision.fp16=true", "BF16 and FP16 are both on"),
     ("model.external_cuda_graph=true model.cuda_graph_impl=local", "external_cuda_graph stands beside"),
     ("model.external_cuda_graph=true model.cuda_graph_impl=none model.recompute_granularity=full "
      "model.recompute_method=uniform model.recompute_num_layers=1", "full recomputation"),
