@@ -181,6 +181,11 @@ LLAMA2_13B = (
     [
         (128, "optim_grads_params --tensor-model-parallel-size 2 --swiglu --normalization RMSNorm", 61_388_800),
         (4, "optim --swiglu", 28_592_209_920),
+        (
+            4,
+            "optim --swiglu --tensor-model-parallel-size 8 --fp8-format hybrid --fp8-param-gather --mtp-num-layers 1",
+            2_031_247_360,
+        ),
     ],
 )
 def test_buffers_of_layers_are_filled_up_to_whole_rows_of_every_rank(

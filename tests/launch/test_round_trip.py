@@ -61,8 +61,9 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
     wanted = expected(job)
-    own = job.cluster.stack.communication.cp_comm  # of the stack, or named: model files of Primus name it
-    wanted["cp_comm"], row["cp_comm"] = (own if one["cp_comm"] == "stack" else one["cp_comm"] for one in (wanted, row))
+    if "cp_comm_type" not in texts.get("primus.yaml", "cp_comm_type") and wanted["cp_comm"] == "stack":
+        assert row["cp_comm"] in ("stack", job.cluster.stack.communication.cp_comm)  # as Primus' model file has it
+        row["cp_comm"] = "stack"
     wrong = [f"{axis}: {row[axis]} for {wanted[axis]}" for axis in wanted if row[axis] != wanted[axis]]
     if (found.seq_length, found.global_batch_size) != (job.workload.seq_length, job.workload.global_batch_size):
         wrong.append("workload")

@@ -146,12 +146,16 @@ def with_quantized_tensors() -> None:
 
 
 def quantize(model: Any) -> None:
-    """Marks the weights of a model that Transformer Engine holds in FP8: of linears in layers of the decoder."""
+    """Marks the weights of a model that Transformer Engine holds in FP8: of linears in its layers, those of MTP too.
+
+    Source: NVIDIA/Megatron-LM core/transformer: transformer_block.py `build_layer`, multi_token_prediction.py.
+    """
     import torch
     from megatron.core.fp8_utils import ColumnParallelLinear, RowParallelLinear
     from megatron.core.transformer.multi_latent_attention import TELinear
 
-    for module in model.decoder.layers.modules():
+    blocks = (model.decoder, getattr(model, "mtp", None))
+    for module in (part for block in blocks if block is not None for part in block.layers.modules()):
         if isinstance(module, ColumnParallelLinear | RowParallelLinear | TELinear):
             weight = module.weight
             weight.in_two_layouts = model.config.fp8_recipe == "mxfp8"

@@ -43,8 +43,9 @@ class ModelState:
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device, with its adapters."""
     base, is_trained = base_bytes(model), model.adapters is None
-    count = padded(model, stack, s, kind, layer_dense_params(model, kind, s))
-    found = state(stack, s, count, s.shards, is_trained=is_trained, base_bytes=base)
+    count, whole = padded(model, stack, s, kind, layer_dense_params(model, kind, s)), model.beside_mixer_params(kind)[1]
+    found = state(stack, s, count - whole, s.shards, is_trained=is_trained, base_bytes=base)
+    found = found.plus(state(stack, s, np.full_like(count, whole), s.shards, is_cast=False, is_trained=is_trained))
     if kind.is_moe:
         experts = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
         found = found.plus(state(stack, s, experts, s.expert_shards, is_trained=is_trained, base_bytes=base))
@@ -67,8 +68,9 @@ def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
 
     Source: DeepSeek-V3 (arXiv:2412.19437) section 2.2; embedding and head are shared with the main model.
     """
-    count = 2.0 * model.hidden**2 / s.tp + 3.0 * model.norm_params
-    return state(stack, s, count, s.shards, is_trained=model.adapters is None)
+    is_trained, norms = model.adapters is None, np.full_like(s.tp, 3.0 * model.norm_params)
+    found = state(stack, s, 2.0 * model.hidden**2 / s.tp, s.shards, is_trained=is_trained)
+    return found.plus(state(stack, s, norms, s.shards, is_cast=False, is_trained=is_trained))
 
 
 def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
@@ -119,6 +121,7 @@ def state(
     shards: Floats,
     *,
     is_linear: bool = True,
+    is_cast: bool = True,
     is_trained: bool = True,
     base_bytes: float = 0.0,
 ) -> ModelState:
@@ -130,7 +133,8 @@ def state(
     that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
     the host holds its moments there, and the masters unless those stay (`keeps_hosted_masters`): of Qwen3-30B-A3B on
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
-    Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed.
+    Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed. Norms, routers and
+    output biases, which every rank has whole, are never cast to FP8 (`is_cast`), nor are embedding and head.
     """
     moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
     master = master_bytes(stack, s.state_format, s.fp8)
@@ -140,10 +144,10 @@ def state(
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
-    caches = is_linear and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
+    caches = is_linear and is_cast and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
     if base_bytes:
         weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
-    layouts = is_linear * fp8_layouts(stack, s)
+    layouts = (is_linear and is_cast) * fp8_layouts(stack, s)
     weight = np.where(layouts > 0.0, FP8_BYTES * layouts, weight)
     copies = np.where(s.fp8 < Fp8.NVFP4, stack.memory.fp8_cache_bytes, FP8_BYTES)  # of four bits: two of half a byte
     cached_bytes = np.where(s.is_fp8 & ~shards_weights(s) & caches, copies, 0.0)

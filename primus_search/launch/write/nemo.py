@@ -18,15 +18,7 @@ from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
 from primus_search.launch.read.recipe_overrides import overrides_of
-from primus_search.launch.read.recipes import (
-    COMMANDS,
-    Recipe,
-    fits_its_gpus,
-    mode_of,
-    model_of,
-    recipes,
-    unchanged,
-)
+from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes, unchanged
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import (
     arguments_of,
@@ -35,7 +27,7 @@ from primus_search.launch.write.megatron import (
     model_settings,
     must_start,
     priced_otherwise,
-)  # fmt: skip
+)
 from primus_search.launch.write.shell import Text, argument_table, launch_file
 from primus_search.models.layer_pattern import layer_pattern
 from primus_search.models.megatron_arguments import megatron_keys, model_arguments
