@@ -67,15 +67,18 @@ def _init_of(cls: Any) -> Callable[..., None]:
 
 def _comparisons(cls: Any, frozen: bool) -> dict[str, Any]:
     """`__eq__` of the fields that compare, and `__hash__` of those of a frozen class; none of another."""
-    names = [one.name for one in fields(cls) if one.compare]
-    values: Callable[[Any], Any] = (
-        attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
-    )
+    compared = _values([one.name for one in fields(cls) if one.compare])
+    hashed = _values([one.name for one in fields(cls) if (one.compare if one.hash is None else one.hash)])
 
     def equal(self: Any, other: Any) -> bool:
-        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
+        return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
-    return {"__eq__": equal, "__hash__": (lambda self: hash(values(self))) if frozen else None}
+    return {"__eq__": equal, "__hash__": (lambda self: hash(hashed(self))) if frozen else None}
+
+
+def _values(names: list[str]) -> Callable[[Any], Any]:
+    """Values of an object's fields, as something to compare or to hash."""
+    return attrgetter(*names) if len(names) > 1 else lambda self: tuple(getattr(self, name) for name in names)
 
 
 @recursive_repr()

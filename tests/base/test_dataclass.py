@@ -109,6 +109,15 @@ def test_a_value_is_pickled_and_copied(value: _Kept) -> None:
         assert repr(again) == repr(value)
 
 
+def test_a_field_may_compare_and_not_be_hashed() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Named:
+        name: str
+        sizes: dict[str, int] = field(default_factory=dict, hash=False)
+
+    assert hash(Named("a", {"b": 1})) == hash(Named("a")) and Named("a", {"b": 1}) != Named("a")
+
+
 def test_a_frozen_class_of_the_library_may_extend_one() -> None:
     @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     class Library(_Wider):
