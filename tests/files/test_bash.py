@@ -17,7 +17,7 @@ BASH = shutil.which("bash")
 STUB = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" $\'\\n\' >> "$WORDS"\n'
 QUIET = "#!/bin/bash\nexit 0\n"
 PROGRAMS, SILENT = ("f", "torchrun", "python", "deepspeed"), ("mkdir", "wget", "rm", "tee", "nvidia-smi")
-TOOLS = ("dirname", "basename", "cut", "seq", "expr", "cat", "wc", "grep", "bash")
+TOOLS = ("dirname", "basename", "cut", "seq", "expr", "cat", "wc", "grep", "bash", "tr", "sed")
 SCRIPTS = {
     "arguments by name": """
 for A in "$@"; do
@@ -27,6 +27,19 @@ for A in "$@"; do
 done
 TP="${TP:-8}"; MBS="${MBS:-2}"
 f --tp $TP --mbs ${MBS} --seq ${SEQ_LENGTH:-2048}
+""",
+    "lines joined": """
+LIST="
+  --tp 4
+  --pp   2
+"
+CMD="f $(echo "$LIST" | tr '\\n' ' ' | sed 's/  \\+/ /g')"
+$CMD
+""",
+    "a folder of its own": """
+i=2; OUT=/nowhere/at_all
+while [ -d "$OUT" ]; do OUT=/nowhere/at_all_$i; ((i++)); done
+f --tp 4
 """,
     "options until there are none": """
 TP=1; STAGE=0; FLAGS=

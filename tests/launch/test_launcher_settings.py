@@ -514,3 +514,44 @@ def test_models_of_openrlhf_on_devices_of_their_own_are_not_on_the_policys(
     command = f"python -m openrlhf.cli.train_ppo_ray --pretrain meta-llama/Llama-2-7b-hf {sizes} --init_kl_coef 0.01"
     read = job(tmp_path, "job.sh", f"{command} --actor_num_gpus_per_node 8 {flags}\n")
     assert (read.tuning["task"], read.tuning["policy"]["reference"]) == (task, reference)
+
+
+ENGINES = {
+    "megatron": (
+        "engine=megatron engine.tensor_model_parallel_size=4 data.max_token_len_per_gpu=4096 "
+        "+engine.override_transformer_config.recompute_granularity=full "
+        "+engine.override_transformer_config.recompute_method=uniform "
+        "+engine.override_transformer_config.recompute_num_layers=1",
+        {"tp": 4, "micro_batch_size": 2, "recompute": "full", "sharding": "distributed_optimizer"},
+    ),
+    "fsdp": (
+        "engine=fsdp engine.ulysses_sequence_parallel_size=2 data.use_dynamic_bsz=false "
+        "data.micro_batch_size_per_gpu=8 model.enable_gradient_checkpointing=false",
+        {"cp": 2, "micro_batch_size": 8, "recompute": "none", "sharding": "fsdp2"},
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fine_tuning_of_verl_is_read_by_its_engine(engine: str, tmp_path: Path) -> None:
+    flags, wanted = ENGINES[engine]
+    command = "torchrun --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer model.path=Qwen/Qwen3-8B"
+    read = job(tmp_path, "job.sh", f"{command} data.max_length=2048 data.train_batch_size=64 {flags}\n")
+    assert {key: read.row[key] for key in wanted} == wanted
+    assert (read.world.gpus, read.seq_length, read.global_batch_size) == (8, 2048, 64)
+    with pytest.raises(InputError, match="engine: veomni: an engine of this name is not read"):
+        job(tmp_path, "job.sh", f"{command} engine=veomni\n")
+
+
+def test_programs_of_nemo_rl_without_a_configuration_have_their_own(tmp_path: Path) -> None:
+    own = tmp_path / "examples" / "configs" / "dpo.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text(
+        "policy: {model_name: meta-llama/Llama-3.2-1B, train_global_batch_size: 128, max_total_sequence_length:"
+        " 1024, train_micro_batch_size: 2, dtensor_cfg: {enabled: true}}\ncluster: {gpus_per_node: 8, num_nodes: 1}\n"
+        "dpo: {max_num_steps: 3}\n"
+    )
+    command = 'uv run examples/run_dpo.py policy.model_name=Qwen/Qwen3-0.6B cluster.gpus_per_node=2 "$@"\n'
+    read = job(tmp_path, "job.sh", command)
+    assert read.model is not None and read.model.name == "qwen3_0.6b"
+    assert (read.world.gpus, read.seq_length, read.row["micro_batch_size"]) == (2, 1024, 4)

@@ -121,3 +121,13 @@ def test_what_a_command_lacks_is_named(folder: Path, text: str, why: str) -> Non
     (folder / "run.sh").write_text(text)
     with pytest.raises(InputError, match=why):
         read_experiment(folder / "run.sh")
+
+
+def test_variables_that_name_an_experiment_are_its_job(tmp_path: Path) -> None:
+    (tmp_path / "llama.yaml").write_text(EXPERIMENT)
+    path = tmp_path / "config_MI355X.sh"
+    path.write_text(
+        "export NNODES=2\nexport GPUS_PER_NODE=8\nexport EXP=${PRIMUS_PATH}/llama.yaml\nexport PRIMUS_TP=8\n"
+    )
+    read = read_experiment(path)
+    assert (read.world.gpus, read.row["tp"], read.global_batch_size) == (16, 8, 128)

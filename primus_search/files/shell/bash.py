@@ -225,8 +225,10 @@ class Script:
             before = None if is_for else (dict(self.variables.values), list(self.variables.arguments))
             if is_counted and not self._counted(test, node.at):
                 return
+            opened = len(self.open)
             if not is_for and self._run(node.blocks[0], asks=True) is (node.words[0] == "until"):
                 return
+            is_guess = any(at in self.guesses for at in self.open[opened:])
             try:
                 self._run(node.blocks[-1])
             except _Leave as leave:
@@ -234,7 +236,8 @@ class Script:
                     return
                 if leave.word != "continue":
                     raise
-            if before == (self.variables.values, self.variables.arguments) or (is_counted and node.at in self.guesses):
+            is_same = before == (self.variables.values, self.variables.arguments)
+            if is_same or is_guess or (is_counted and node.at in self.guesses):
                 return  # it waits for the machine, or ends where only the machine knows
             self.variables.number(step)
 

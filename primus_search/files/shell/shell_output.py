@@ -10,6 +10,10 @@ from pathlib import PurePosixPath
 from primus_search.base.errors import InputError
 from primus_search.files.source import parse
 
+_SIGNS = {"\\n": "\n", "\\t": "\t"}
+_CHANGES = re.compile(r"s([/#|])((?:[\w ,:=-]|(?<=[\w ,:=-])\\\+)+)\1([\w ,:=-]*)\1(g?)")
+"""A replacement of plain text by `sed`, of signs that are repeated (`\\+`), too."""
+
 
 def _field_of(path: str, text: str | None) -> str | None:
     """The value of `.a.b` in a YAML or JSON text; None where it has none."""
@@ -44,6 +48,11 @@ def output_of(
         sign = re.search(r"-d ?(\S)", " ".join(rest))
         parts = piped.pop().split(sign[1] if sign else "\t")
         text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
+    elif name == "tr" and piped and len(rest) == 2 and all(one in _SIGNS or len(one) == 1 for one in rest):
+        old, new = (_SIGNS.get(one, one) for one in rest)
+        text = piped.pop().replace(old, new)
+    elif name == "sed" and piped and (change := _CHANGES.fullmatch(" ".join(rest))):
+        text = re.sub(change[2].replace("\\+", "+"), change[3], piped.pop(), count="g" not in change[4])
     elif name in ("yq", "jq") and (path := next((word for word in rest if re.fullmatch(r"(?:\.\w{1,80})+", word)), "")):
         text = _field_of(path, read(last))
     elif name == "seq" and rest and all(re.fullmatch(r"-?\d{1,5}", one) for one in rest):

@@ -34,6 +34,7 @@ from primus_search.launch.read.megatron_experiments import (
     of_settings,
 )
 from primus_search.launch.read.other_files import command, not_read
+from primus_search.launch.read.primus_experiments import EXPORTS as EXPORTS_PRIMUS
 from primus_search.launch.read.primus_experiments import STARTS as STARTS_PRIMUS
 from primus_search.launch.read.primus_experiments import of_command as of_primus_command
 from primus_search.launch.read.primus_experiments import of_primus
@@ -102,7 +103,7 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
         return of_configuration
     if path.suffix == ".json" and is_dump(text):
         return of_dump
-    if path.suffix not in ENDS and STARTS_PRIMUS.search(text):
+    if path.suffix not in ENDS and (STARTS_PRIMUS.search(text) or EXPORTS_PRIMUS.search(text)):
         return of_primus_command
     if launcher := launcher_of(path, text):
         return partial(read_launcher, launcher=launcher, of_contract=of_settings)

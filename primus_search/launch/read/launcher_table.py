@@ -24,7 +24,7 @@ class Launcher:
     is_command   whether it is started by that alone, never by a document
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
     exports      whether a script of it starts nothing and gives the settings as variables
-    base         its own document beneath every command, by its path in a copy of it
+    bases        its own documents beneath commands that name none (`config`): program, path in a copy of it
     below        of a document: the section whose keys are the launcher's own
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
@@ -57,7 +57,7 @@ class Launcher:
     is_command: bool = False
     calls: bool = False
     exports: bool = False
-    base: str = ""
+    bases: Mapping[str, str] = field(default_factory=dict)
     below: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)

@@ -90,6 +90,7 @@ def _of_script(
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
+    given = _beneath(path, launcher, given) | given
     return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
 
 
@@ -198,6 +199,7 @@ def read_launcher(
         given = {PROGRAM: path.stem, **own, **flags}
         runs, variables, guessed = [list[str]()], dict[str, str](), list[str]()
         given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
+        given = _beneath(path, launcher, given) | given
     else:
         script = bash.followed(text, os.environ, path.parent)
         given, runs, variables = _of_script(path, script, launcher)
@@ -206,7 +208,6 @@ def read_launcher(
         raise ValueError(f"wants arguments: {started_with(text, '1')}")
     _refuse_several(launcher, runs)
     started = _world(launcher, given, runs[-1], variables, path.parent)
-    given = _beneath(path, launcher) | given
     named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
     absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
     read = of_given(path, launcher, given, world, model, of_contract, started)
@@ -216,9 +217,11 @@ def read_launcher(
     return replace(read, assumed=(*read.assumed, *guessed, *notes))
 
 
-def _beneath(path: Path, launcher: Launcher) -> dict[str, Any]:
+def _beneath(path: Path, launcher: Launcher, given: Settings) -> dict[str, Any]:
     """Settings of the launcher's own document in a copy of it around a file; none of one that is made of others."""
-    file = beside(path.parent, launcher.base) if launcher.base else None
+    program = str(given.get(PROGRAM, ""))
+    base = next((one for words, one in launcher.bases.items() if fits(program, words) and "config" not in given), "")
+    file = beside(path.parent, base) if base else None
     found = settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) if file else {}
     return {} if "defaults" in found else found
 

@@ -45,6 +45,8 @@ TORCHTITAN_MODELS = Path("primus/configs/models/torchtitan")
 
 STARTS = re.compile(r"(?<![\w.-])primus-cli(?![\w-])|\brun_(?:(?:local|slurm|k8s)_)?pretrain(?:_cli)?\.sh\b")
 """What a command has that starts Primus."""
+EXPORTS = re.compile(r"^[ \t]{0,9}export EXP=\S{1,300}\.ya?ml", re.MULTILINE)
+"""What a list of variables has that another script starts Primus with."""
 _ELSE = frozenset(("benchmark", "data", "node_smoke", "preflight", "projection"))
 """Subcommands that train nothing (primus/cli/subcommands)."""
 _EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
@@ -56,12 +58,11 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     script = bash.followed(text, os.environ, path.parent, starts=STARTS)
     values = {**os.environ, **header_variables(text), **script.variables.values}
     runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
-    if not runs:
+    if not runs and (script.commands or not EXPORTS.search(text)):
         raise ValueError(f"starts no experiment of Primus{f': it exits in line {script.left}' * bool(script.left)}")
-    words = runs[-1]
-    at = (
-        words.index("--config") if "--config" in words else next(i for i, one in enumerate(words) if STARTS.search(one))
-    )
+    words = runs[-1] if runs else []
+    starts = (i for i, one in enumerate(words) if STARTS.search(one))
+    at = words.index("--config") if "--config" in words else next(starts, 0)
     before, given = words[:at], {key: _given(one) for key, one in command_settings(words[at:])}
     given.pop("backend_path", None)
     name = given.pop("config", values.get("EXP", ""))
