@@ -131,8 +131,9 @@ def of_job(framework: Framework, model: Model | None, given: Settings) -> dict[s
     """Settings of a job with those of a model that none of them sizes, but for constants and padding."""
     if model is None or framework.keys != "megatron" or "hidden_size" in given:
         return dict(given)
-    kept = {"padded_vocab_size"} | constant_settings(model).keys()
-    return {key: value for key, value in megatron_keys(model).items() if key not in kept} | dict(given)
+    left_out = {"padded_vocab_size"} | constant_settings(model).keys()
+    of_model = {key: value for key, value in megatron_keys(model).items() if key not in left_out}
+    return {**of_model, "vocab_size": model.vocab_size, **given}
 
 
 def _as_written(note: str, origin: Mapping[str, str]) -> str:

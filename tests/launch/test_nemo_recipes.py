@@ -15,8 +15,10 @@ from primus_search.analysis.own_configuration import must_be_readable
 from primus_search.base.errors import InputError, PrimusSearchError
 from primus_search.cli import app
 from primus_search.files.argument_tables import arguments
+from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows
 from primus_search.files.search_path import FileKind, names
+from primus_search.launch.experiment import of_job
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
@@ -171,6 +173,10 @@ def test_settings_act_beside_what_the_class_of_a_model_has(tmp_path: Path) -> No
             assert notes == ([notes[0]] if model.latent else []) and all("faster, less memory" in one for one in notes)
             seen |= {name} if notes else set()
     assert len(seen) >= 4
+    name = "qwen25_7b_pretrain_2gpu_h100_bf16_config"  # whose class has a vocabulary, whatever the tokenizer
+    file.write_text(f"python run_recipe.py --recipe {name} tokenizer.tokenizer_model=gpt2\n")
+    assert of_job(load_framework("nemo"), read_experiment(Path(name)).model, {})["vocab_size"] == 152064
+    assert read_experiment(file).not_modelled == read_experiment(Path(name)).not_modelled
 
 
 OF_PRECISION = [f"{section}.{key}" for section, key in product(
