@@ -72,6 +72,8 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     assert all(group["effect"].startswith(DIRECTIONS) for group in table["not_priced"])
     assert all(group["reason"] for group in table["irrelevant"])
     assert set(table["priced"]) <= {key for group in table["not_priced"] for key in group["keys"]}
+    switches = [set(map(str, one)) for one in table["priced"].values() if isinstance(one, list)]
+    assert not any({"True", "False"} <= one for one in switches)  # one of which is named
 
 
 @pytest.mark.parametrize("name", RELEASES)
