@@ -555,3 +555,39 @@ def test_programs_of_nemo_rl_without_a_configuration_have_their_own(tmp_path: Pa
     read = job(tmp_path, "job.sh", command)
     assert read.model is not None and read.model.name == "qwen3_0.6b"
     assert (read.world.gpus, read.seq_length, read.row["micro_batch_size"]) == (2, 1024, 4)
+
+
+def test_post_training_of_neox_is_read_by_its_kind(tmp_path: Path) -> None:
+    def read(kind: str) -> Experiment:
+        return job(tmp_path, "job.yml", NEOX.replace('"hidden_dropout"', f'"train_impl": "{kind}", "hidden_dropout"'))
+
+    assert read("dpo").tuning["task"] == "dpo" and read("dpo").row["micro_batch_size"] == 8
+    assert "task" not in read("normal").tuning and read("normal").row["micro_batch_size"] == 4
+    with pytest.raises(InputError, match="train_impl: kto: a step of this kind is not read"):
+        read("kto")
+
+
+def test_a_precision_that_is_not_priced_is_named_by_llm_foundry(tmp_path: Path) -> None:
+    assert not [
+        note for note in job(tmp_path, "a.yaml", f"{FOUNDRY}precision: amp_bf16\n").not_modelled if "prec" in note
+    ]
+    assert [note for note in job(tmp_path, "a.yaml", f"{FOUNDRY}precision: fp32\n").not_modelled if "FP32" in note]
+
+
+def test_fine_tuning_of_nemo_aligner_is_read_with_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "sft.sh"
+    path.write_text(
+        "torchrun --nproc_per_node=8 $GPFS/examples/nlp/gpt/train_gpt_sft.py --config-name=gpt_sft trainer.num_nodes=1 "
+        "trainer.devices=8 model.data.train_ds.max_seq_length=2048 model.data.train_ds.micro_batch_size=2 "
+        "model.data.train_ds.global_batch_size=64 ++model.tensor_model_parallel_size=2\n"
+    )
+    read = start(path, "h100", 0, model="llama3_8b").experiment
+    assert (read.row["tp"], read.row["micro_batch_size"], read.global_batch_size, read.seq_length) == (2, 2, 64, 2048)
+
+
+def test_a_configuration_below_a_folder_of_no_value_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "examples" / "configs"
+    folder.mkdir(parents=True)
+    (folder / "train.yaml").write_text(TRAINER)
+    read = job(tmp_path, "job.sh", "torchrun --nproc_per_node 8 sft.py --config $ROOT/examples/configs/train.yaml\n")
+    assert (read.seq_length, read.row["micro_batch_size"]) == (2048, 2)

@@ -182,3 +182,28 @@ def test_experts_a_token_by_default_are_said(tmp_path: Path, given: str, is_said
     (tmp_path / "run.sh").write_text(text)
     said = [note for note in read_experiment(tmp_path / "run.sh").assumed if note.startswith("moe_router_topk = 2")]
     assert bool(said) is is_said
+
+
+PODS = """
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: {replicas}
+      template:
+        spec:
+          containers:
+            - command: [torchrun, --nproc_per_node={each}, --nnodes={replicas}, train.py]
+              args: [{arguments}]
+              resources: {{limits: {{nvidia.com/gpu: {each}}}}}
+"""
+
+
+@pytest.mark.parametrize(("replicas", "each", "gpus"), [("4", "8", 32), ("$NUM_NODES", "$GPU_PER_NODE", 0)])
+def test_counts_of_a_manifest_that_hang_on_variables_are_not_known(
+    replicas: str, each: str, gpus: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(PODS.format(replicas=replicas, each=each, arguments=", ".join(COMMAND.split())))
+    assert read_experiment(path, 16).world.gpus == gpus

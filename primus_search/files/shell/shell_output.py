@@ -33,7 +33,7 @@ def output_of(
     `read` gives the text of a file by its name."""
     name, rest = words[0], [word for word in words[1:] if word not in ("-n", "-e", "--", "-P", "-L")]
     first, last = (rest[0], rest[-1]) if rest else ("", "")
-    text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": "."}.get(name)
+    text: str | None = {"echo": " ".join(rest), "date": "", "hostname": "", "pwd": ".", "realpath": last}.get(name)
     if name == "printf":
         text = first.replace("%s", last, 1).removesuffix("\\n")
     elif name == "basename":

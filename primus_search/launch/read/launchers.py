@@ -97,7 +97,8 @@ def _of_script(
 def _named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:
     """Settings of the documents beside a file that are named."""
     documents = [str(name) for name in names if str(name).endswith((".yaml", ".yml", ".json"))]
-    files = [file for name in documents if not UNSET.search(name) and (file := beside(path.parent, name))]
+    known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
+    files = [file for name in known if (file := beside(path.parent, name))]
     found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
     return {key: value for one in found for key, value in one.items() if value != AUTO}
 

@@ -62,23 +62,29 @@ WORLD = (("PET_NNODES", "SKYPILOT_NUM_NODES"), ("PET_NPROC_PER_NODE", "SKYPILOT_
 
 
 def _started(node: Any) -> Iterator[str]:
-    """The variables of the pods with devices that a document starts."""
-    pods = [(copies, each) for copies, each in _pods(node, 1) if copies and each]
-    for names, count in zip(WORLD, (sum(copies for copies, _ in pods), pods[0][1] if pods else 0), strict=True):
-        yield from (f"export {name}={count}" for name in names if count)
+    """The variables of the pods with devices that a document starts; none that hangs on a variable."""
+    pods = [(copies, each) for copies, each in _pods(node, 1) if copies]
+    nodes = 0 if any(copies == UNKNOWN for copies, _ in pods) else sum(copies for copies, _ in pods)
+    for names, count in zip(WORLD, (nodes, pods[0][1] if pods else 0), strict=True):
+        yield from (f"export {name}={count}" for name in names if count > 0)
+
+
+UNKNOWN = -1
+"""A count that a variable gives."""
 
 
 def _pods(node: Any, copies: int) -> Iterator[tuple[int, int]]:
-    """Copies of each pod, and its devices."""
+    """Copies of each pod, and its devices; of both what a variable gives is unknown."""
     for one in node if isinstance(node, list) else ():
         yield from _pods(one, copies)
     if not isinstance(node, Mapping):
         return
-    copies *= prod(node[key] for key in COPIES if isinstance(node.get(key), int))
+    given = [node[key] for key in COPIES if isinstance(node.get(key), int) or "$" in str(node.get(key))]
+    copies = UNKNOWN if copies == UNKNOWN or any(isinstance(one, str) for one in given) else copies * prod(given)
     for key, value in node.items():
         if key in DEVICES:
-            count = next(iter(value.values()), 0) if isinstance(value, Mapping) else str(value).rpartition(":")[2]
-            yield copies, int(count) if str(count).isdecimal() else 1
+            count = str(next(iter(value.values()), 0) if isinstance(value, Mapping) else str(value).rpartition(":")[2])
+            yield copies, int(count) if count.isdecimal() else UNKNOWN if "$" in count else 1
         elif key not in ("requests", "leaderTemplate"):  # beside limits, and one of the workers
             yield from _pods(value, copies)
 
