@@ -294,3 +294,12 @@ def test_a_precision_of_an_unknown_name_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(line, encoding="utf-8")
     with pytest.raises(InputError, match="mixed_precision=bf17: a precision that is not read"):
         read_experiment(tmp_path / "run.sh", 8)
+
+
+def test_a_variable_of_no_value_in_a_setting_that_counts_for_nothing_is_left_out(tmp_path: Path) -> None:
+    line = "python scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config "
+    (tmp_path / "run.sh").write_text(f"{line} logger.wandb_exp_name=run_$SLURM_JOB_ID train.global_batch_size=64")
+    assert read_experiment(tmp_path / "run.sh", 8).global_batch_size == 64
+    (tmp_path / "run.sh").write_text(f"{line} train.global_batch_size=$GBS")
+    with pytest.raises(InputError, match="depends on GBS"):
+        read_experiment(tmp_path / "run.sh", 8)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 
 from primus_search.base.errors import InputError
+from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import parse
 
 _SIGNS = {"\\n": "\n", "\\t": "\t"}
@@ -48,10 +49,12 @@ def output_of(
         sign = re.search(r"-d ?(\S)", " ".join(rest))
         parts = piped.pop().split(sign[1] if sign else "\t")
         text = parts[int(cut[1]) - 1] if int(cut[1]) <= len(parts) else ""
-    elif name == "tr" and piped and len(rest) == 2 and all(one in _SIGNS or len(one) == 1 for one in rest):
+    elif name in ("tr", "sed") and (not piped or UNSET.search(piped[-1])):
+        return None
+    elif name == "tr" and len(rest) == 2 and all(one in _SIGNS or len(one) == 1 for one in rest):
         old, new = (_SIGNS.get(one, one) for one in rest)
         text = piped.pop().replace(old, new)
-    elif name == "sed" and piped and (change := _CHANGES.fullmatch(" ".join(rest))):
+    elif name == "sed" and (change := _CHANGES.fullmatch(" ".join(rest))):
         text = re.sub(change[2].replace("\\+", "+"), change[3], piped.pop(), count="g" not in change[4])
     elif name in ("yq", "jq") and (path := next((word for word in rest if re.fullmatch(r"(?:\.\w{1,80})+", word)), "")):
         text = _field_of(path, read(last))

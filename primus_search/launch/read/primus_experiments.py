@@ -59,7 +59,8 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     values = {**os.environ, **header_variables(text), **script.variables.values}
     runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
     if not runs and (script.commands or not EXPORTS.search(text)):
-        raise ValueError(f"starts no experiment of Primus{f': it exits in line {script.left}' * bool(script.left)}")
+        left = f": it exits in line {script.left}; give what it is started with by --args '...'"
+        raise ValueError(f"starts no experiment of Primus{left * bool(script.left)}")
     words = runs[-1] if runs else []
     starts = (i for i, one in enumerate(words) if STARTS.search(one))
     at = words.index("--config") if "--config" in words else next(starts, 0)

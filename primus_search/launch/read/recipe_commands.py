@@ -89,7 +89,9 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
-        if unset := UNSET.search(" ".join([name, *map(str, overrides.values())])):
+        counted = [str(value) for key, value in overrides.items() if key in settings_read("nemo")]
+        overrides = {key: value for key, value in overrides.items() if not UNSET.search(str(value))}
+        if unset := UNSET.search(" ".join([name, *counted])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         overrides = _beneath(name, _stem(given), gpus, overrides) | overrides
