@@ -21,20 +21,25 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
 
-def padded(model: Model, stack: Stack, s: Share, kind: LayerKind, count: Floats, *, of_experts: bool = False) -> Floats:
-    """`count` parameters of a layer's buffer, and what fills it up where Megatron-FSDP deals it to its ranks."""
+def padded(
+    model: Model, stack: Stack, s: Share, kind: LayerKind, count: Floats, *, of_experts: bool = False
+) -> tuple[Floats, Floats]:
+    """`count` parameters of a layer's buffer with what fills it up where Megatron-FSDP deals it to its ranks, and
+    elements between matrices on the first rank, which have no moments."""
     is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
-        return count
+        return count, np.zeros_like(count)
     matrices = layer_matrices(model, kind, s, of_experts=of_experts)
     shards = (s.expert_shards if of_experts else s.shards) * s.optimizer_groups
     beside = np.stack(np.broadcast_arrays(count, shards, fp8_layouts(stack, s)), axis=1).round().astype(np.int64)
-    return np.where(is_padded, [filled(one, *more) for one, more in zip(matrices, beside.tolist(), strict=True)], count)
+    found = np.array([filled(one, *more) for one, more in zip(matrices, beside.tolist(), strict=True)])
+    return np.where(is_padded, found[:, 0], count), np.where(is_padded, found[:, 1], 0.0)
 
 
 @lru_cache(maxsize=4096)
-def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int) -> float:
-    """Elements of a buffer on all its ranks, each of which has whole chunks: the least common multiple of rows.
+def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int) -> tuple[float, float]:
+    """Elements of a buffer on all its ranks, each of which has whole chunks: the least common multiple of rows; and
+    empty ones on the first rank.
 
     matrices  rows, their length and how many       count  parameters in all       shards  ranks
     are_apart  parameters of no matrix have a buffer of their own; otherwise they fill what matrices leave empty
@@ -43,14 +48,21 @@ def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int
     for rows, length, _ in listed:
         chunk = lcm(chunk, length) if rows * length >= chunk else chunk  # shorter ones fill gaps
     sizes = [rows * length for rows, length, copies in listed for _ in range(copies)]
-    used = sum(size // chunk for size in sizes)
-    rest = [size % chunk for size in sizes if size >= chunk and size % chunk]
-    small = max(count - sum(size for size in sizes if size >= chunk), 0)
-    while rest:
-        one = rest.pop(0)
-        other = next((size for size in rest if one + size <= chunk), 0)
-        if other:
-            rest.remove(other)
-        used, small = used + 1, small if are_apart else max(small - (chunk - one - other), 0)
-    inside, beside = (0, small) if are_apart else (small / chunk, 0)
-    return float(shards * chunk * ceil((used + inside) / shards) + beside)
+    waiting, used, gaps = [size for size in sizes if size >= chunk], 0, list[tuple[int, int]]()
+    small = max(count - sum(waiting), 0)
+    while waiting:
+        one = waiting.pop(0)
+        used += one // chunk
+        if one % chunk:
+            other = next((size for size in waiting if size % chunk and one % chunk + size % chunk <= chunk), 0)
+            if other:
+                waiting.remove(other)
+            gaps.append((used, chunk - one % chunk - other % chunk))
+            used += 1 + other // chunk
+    if are_apart:
+        inside, beside = 0.0, small
+    else:
+        inside, beside = max(small - sum(gap for _, gap in gaps), 0) / chunk, 0
+    dealt = ceil((used + inside) / shards)
+    empty = sum(gap for begin, gap in gaps if begin < dealt) if are_apart else 0
+    return float(shards * chunk * dealt + beside), float(empty)

@@ -43,12 +43,14 @@ class ModelState:
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device, with its adapters."""
     base, is_trained = base_bytes(model), model.adapters is None
-    count, whole = padded(model, stack, s, kind, layer_dense_params(model, kind, s)), model.beside_mixer_params(kind)[1]
-    found = state(stack, s, count - whole, s.shards, is_trained=is_trained, base_bytes=base)
+    whole = model.beside_mixer_params(kind)[1]
+    count, empty = padded(model, stack, s, kind, layer_dense_params(model, kind, s))
+    found = state(stack, s, count - whole, s.shards, empty=empty, is_trained=is_trained, base_bytes=base)
     found = found.plus(state(stack, s, np.full_like(count, whole), s.shards, is_cast=False, is_trained=is_trained))
     if kind.is_moe:
-        experts = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
-        found = found.plus(state(stack, s, experts, s.expert_shards, is_trained=is_trained, base_bytes=base))
+        count, empty = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
+        routed = state(stack, s, count, s.expert_shards, empty=empty, is_trained=is_trained, base_bytes=base)
+        found = found.plus(routed)
     if is_trained:
         return found
     dense, experts = adapter_shares(model, kind, s)
@@ -120,6 +122,7 @@ def state(
     count: Floats,
     shards: Floats,
     *,
+    empty: Floats | float = 0.0,
     is_linear: bool = True,
     is_cast: bool = True,
     is_trained: bool = True,
@@ -134,13 +137,15 @@ def state(
     the host holds its moments there, and the masters unless those stay (`keeps_hosted_masters`): of Qwen3-30B-A3B on
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed. Norms, routers and
-    output biases, which every rank has whole, are never cast to FP8 (`is_cast`), nor are embedding and head.
+    output biases, which every rank has whole, are never cast to FP8 (`is_cast`), nor are embedding and head. `empty`
+    elements of a shard have no moments.
     """
     moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
     master = master_bytes(stack, s.state_format, s.fp8)
     moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
     stays = 1.0 if stack.precision.keeps_hosted_masters else s.kept_moments
     optimizer = master * stays + moments * moment * s.kept_moments
+    unheld = empty * moments * moment * s.kept_moments
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
@@ -155,7 +160,7 @@ def state(
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
         gradients=is_trained * count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
-        optimizer=is_trained * count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0),
+        optimizer=is_trained * (count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0) - unheld),
         count=count,
     )
 
