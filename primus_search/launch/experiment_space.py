@@ -110,7 +110,15 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     space = _with_numbers(make(data), decided)
     if row["state_format"] != STACK and is_stacks_own(space.cluster.stack, row["state_format"]):
         space = _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
-    return replace(space, notes=(*advice, *space.notes))
+    return replace(space, notes=(*advice, *_untold(space, row), *space.notes))
+
+
+def _untold(space: Space, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note on an overlap that is off, on a stack whose runs do not tell it from one that is on."""
+    numbers = {number_of(space.cluster.stack, name) for name in ("tensor_overlap", "switched_tensor_overlap")}
+    is_off = row["sequence_parallel"] and row["tp"] > 1 and not row["tp_overlap"]
+    said = f"tp_overlap is off and priced as on: runs of {space.cluster.stack.name} do not tell them apart (slower)"
+    return (said,) if is_off and len(numbers) == 1 else ()
 
 
 def _release(experiment: Experiment) -> str:

@@ -366,8 +366,11 @@ def _experts(fields: Fields, ffn_hidden: int) -> MixtureOfExperts | None:
     if num_experts == 0:
         return None
     has_rule = fields.switch("moe_router_enable_expert_bias", False)
+    read = sizes(fields, "megatron_experts")
+    if read["num_groups"] < 2:  # of one group, all of it
+        read |= {"num_groups": 0, "top_groups": 0}
     return MixtureOfExperts(
-        **sizes(fields, "megatron_experts"),
+        **read,
         num_experts=num_experts,
         expert_ffn_hidden=fields.integer("moe_ffn_hidden_size", ffn_hidden),
         # A bias by rule is a buffer; the router of a model with biased linears has one that is trained (TopKRouter).

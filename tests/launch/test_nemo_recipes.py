@@ -161,6 +161,23 @@ def test_prediction_layers_of_a_command_take_the_place_of_those_of_the_model(tmp
         read_experiment(script)
 
 
+def test_groups_of_experts_of_a_command_limit_routing(tmp_path: Path) -> None:
+    """Of a recipe whose experts are one group."""
+    script, name = tmp_path / "run.sh", "nemotron_3_nano_pretrain_8gpu_b300_nvfp4_config"
+    script.write_text(f"python run_recipe.py --recipe {name} model.moe_router_num_groups=2\n")
+    limits = [(one.model.moe.num_groups, one.model.moe.top_groups) for one in map(read_experiment, (Path(name), script))
+              if one.model is not None and one.model.moe is not None]  # fmt: skip
+    assert limits == [(0, 0), (2, 1)]
+
+
+def test_an_overlap_that_runs_of_a_stack_do_not_tell_is_named(tmp_path: Path) -> None:
+    script, name = tmp_path / "run.sh", "llama31_405b_pretrain_128gpu_gb200_fp8cs_config"
+    for word, is_named in (("true", False), ("false", True)):
+        script.write_text(f"python run_recipe.py --recipe {name} model.tp_comm_overlap={word}\n")
+        notes = space_of(start(script, "gb200", 0), [], None, "").notes
+        assert is_named == any(one.startswith("tp_overlap is off and priced as on") for one in notes)
+
+
 def test_settings_act_beside_what_the_class_of_a_model_has(tmp_path: Path) -> None:
     """Norms of compressed queries, of every model that has them; no recipe says which has."""
     file, seen = tmp_path / "run.sh", set[str]()

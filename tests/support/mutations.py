@@ -191,8 +191,13 @@ def said_values(framework: Framework, key: str) -> list[Any]:
     return words + [one[key] for one in settings if key in one]
 
 
-ALIKE = {"position_embedding_type": ["rope", "yarn", "mrope"], "softmax_type": ["vanilla", "off-by-one"]}
-"""Values of a size that are one for time and memory: a rotation at other frequencies, a sink that is a constant."""
+ALIKE = {
+    "position_embedding_type": ["rope", "yarn", "mrope"],
+    "softmax_type": ["vanilla", "off-by-one"],
+    "experimental_attention_variant": ["gated_delta_net", "gdn"],
+}
+"""Values of a size that are one for time and memory: a rotation at other frequencies, a sink that is a constant, an
+older name."""
 
 
 LIMITS = {"activation_func_clamp_value"}
