@@ -121,7 +121,7 @@ def _masked(block: Block, keep: NDArray[np.bool_], name: str, behind: int, remov
 def densified(keys: Sequence[tuple[NDArray[Any], int]], length: int) -> tuple[Ints, Ints]:
     """Number the distinct combinations of small non-negative columns: (number per row, one row per number).
 
-    Each key is (column, its exclusive upper bound). Sort-free while the product of bounds stays moderate.
+    Each key is (column, its exclusive upper bound). Sort-free while there are few numbers per row.
     """
     combined, bound = np.zeros(length, dtype=np.int64), 1
     for column, size in keys:
@@ -135,10 +135,12 @@ def densified(keys: Sequence[tuple[NDArray[Any], int]], length: int) -> tuple[In
 
 
 DENSE_LIMIT = 1 << 24
+DENSE_SHARE = 16
+"""Numbers per row up to which walking all of them takes less than sorting the rows."""
 
 
 def _renumbered(combined: Ints, bound: int) -> tuple[Ints, int]:
-    if bound > 4 * DENSE_LIMIT:
+    if bound > DENSE_SHARE * len(combined):
         distinct, inverse = np.unique(combined, return_inverse=True)
         return inverse, len(distinct)
     present = np.zeros(bound, dtype=np.bool_)
