@@ -153,10 +153,12 @@ def read_back(job: LaunchJob, folder: Path) -> dict[str, object]:
 
 
 def as_read(text: str, job: LaunchJob, folder: Path) -> dict[str, object]:
-    """The candidate of a launch file; a format that the job's stack has anyway is the stack's."""
+    """The candidate of a launch file; a format and an exchange that the job's stack has anyway are the stack's."""
     path = folder / MAIN_FILE[job.framework.name]
     path.write_text(text, encoding="utf-8")
     row = read_experiment(path, job.cluster.world, job.model).candidate.row(0)
+    named = row["cp_comm"] == job.cluster.stack.communication.cp_comm and job.row["cp_comm"] == "stack"
+    row |= {"cp_comm": "stack"} if named else {}
     return row | ({"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {})
 
 
