@@ -22,6 +22,7 @@ def of_first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Explained, dict[
     return e, {one["key"]: one for one in sliders(e.evaluator, [e.base])}
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("key", KEYS)
 def test_every_value_is_what_if_projects(of_first: tuple[Explained, dict[str, dict[str, Any]]], key: str) -> None:

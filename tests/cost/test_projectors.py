@@ -13,6 +13,7 @@ from primus_search.values.job import Job
 NARROW = ["benchmark.top_k=2", "pp=[1,2]", "cp=1", "tp=[1,2]", "fp8=[none]", "sharding=distributed_optimizer"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("mode", "nodes", "most"),
     [("off", "1", 1), ("off", "1,2", 2), pytest.param("trace", "1", 2, id="one more to re-validate")],

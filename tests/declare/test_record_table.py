@@ -47,6 +47,7 @@ def test_records_are_read_back_as_they_were_written(ending: str, tmp_path: Path)
             assert same[0] == same[1] or all(map(math.isnan, same))
 
 
+@pytest.mark.in_turn
 @pytest.mark.daily(1)
 @pytest.mark.parametrize("whole", TODAY_OR_ALL)
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -72,6 +72,7 @@ def test_search_revalidates_and_writes_the_run_folder_as_run_does(tmp_path: Path
         assert (tmp_path / "api" / name).read_bytes() == (tmp_path / "cli" / name).read_bytes()
 
 
+@pytest.mark.in_turn
 def test_a_path_a_mapping_and_a_space_are_the_same_search(tmp_path: Path) -> None:
     off = ["benchmark.device=off"]
     file = tmp_path / "tiny.yaml"

@@ -116,6 +116,7 @@ def test_no_candidate_is_projected_twice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(seen) == len(set(seen)) == found.evaluations
 
 
+@pytest.mark.in_turn
 def test_candidates_that_do_not_fit_are_screened_and_never_projected() -> None:
     space = make_space(
         {
@@ -134,6 +135,7 @@ def test_candidates_that_do_not_fit_are_screened_and_never_projected() -> None:
     assert (findings.shortlist.rows.memory_bytes <= room).all()
 
 
+@pytest.mark.in_turn
 def test_a_space_where_nothing_fits_names_the_nearest_miss() -> None:
     space = make_space(
         {
@@ -197,6 +199,7 @@ def test_the_study_in_the_run_folder_tells_every_trial(tmp_path: Path) -> None:
     assert len(complete) >= 60
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("fails_at", [0, 40])
 def test_a_full_disk_costs_the_study_and_not_the_search(
     fails_at: int, whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

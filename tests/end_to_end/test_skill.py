@@ -29,6 +29,7 @@ def at(found: Any, path: str) -> Any:
     return found
 
 
+@pytest.mark.in_turn
 def test_every_question_is_answered_by_its_commands(out: Path) -> None:
     assert len(TASKS) == 10
     for task in TASKS:

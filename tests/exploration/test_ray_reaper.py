@@ -72,6 +72,7 @@ def titled() -> subprocess.Popen[bytes]:
     return child
 
 
+@pytest.mark.in_turn
 def test_a_process_that_has_a_title_keeps_its_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `KEPT_ENVIRONMENT` the title erases every variable: so agents outlived their killed driver."""
     pytest.importorskip("ray")

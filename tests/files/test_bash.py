@@ -275,6 +275,7 @@ def test_nodes_times_processes_are_as_many_as_the_command_starts(nodes: int, per
         assert each <= size
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "text",
     ["f() { f; }\nf", "A=x; while true; do A=$A$A; done", "while true; do B=1; done", "eval eval eval '$0'", "$(" * 99,

@@ -32,6 +32,7 @@ def places(data: dict[str, Any]) -> Iterator[tuple[str, str | int, str]]:
             yield from ((section, name, key) for key in one)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", FILES)
 def test_a_misspelt_key_of_any_entry_is_refused_by_its_name(name: str) -> None:
     path = contract(name)

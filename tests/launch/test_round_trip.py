@@ -36,7 +36,7 @@ MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "
              "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
 OF_NO_SETTING = {"has_fused_residual", "has_fused_rope", "has_fused_activation"}
 """Numbers that the model of a job decides, whatever its settings: one addition without bias, YaRN, Gemma's gates."""
-FEW, MANY, PARTS = 24, 400, 5
+FEW, MANY, PARTS = 16, 400, 5
 """Jobs of each format, and in `make test-full` of each of its parts."""
 
 

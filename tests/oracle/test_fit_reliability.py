@@ -14,6 +14,8 @@ from primus_search.cost.confidence.fit import FIT_THRESHOLD, FITS
 from primus_search.evidence.validate.score_runs import ScoredRun
 from tools.docs import reliability
 
+pytestmark = pytest.mark.in_turn("runs")
+
 
 @lru_cache(maxsize=1)
 def rows() -> tuple[list[ScoredRun], list[ScoredRun]]:

@@ -83,6 +83,7 @@ def test_patterns_are_found_by_import_and_in_the_source(patterns: dict[str, Patt
     assert {"train_iters", "main_ppo"} <= {mark for mark in ("train_iters", "main_ppo") if mark in " ".join(patterns)}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("text", [r"\s+#.*$", r"[a-z]+\d{2,3}", r"(?m)(?:^|;)\s*(\w+)=", r"(\d+:)?(\d+):(\d+)$"])
 def test_a_slow_pattern_is_noticed(text: str) -> None:
     pattern = re.compile(text)

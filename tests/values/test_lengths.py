@@ -67,6 +67,7 @@ def test_averages_are_those_of_drawn_micro_batches(documents: np.ndarray) -> Non
     assert filling(lengths, "cut", WINDOW, ONE).attended[0] == pytest.approx((cut**2).sum() / cut.sum())
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("documents", sets(25))
 def test_packed_rows_hold_the_documents(documents: np.ndarray) -> None:
     """Padding of whole documents is what packing thousands of them by hand leaves; pairs are those of the documents."""
