@@ -9,7 +9,6 @@ from primus_search.launch.read.experiments import read_experiment
 
 SAID = {
     "train.py": ("from transformers import TrainingArguments", "is Python (Hugging Face Trainer), which is not run"),
-    "registry.py": ("import nemo.collections\ndef pretrain_recipe(): ...", "defines recipes of NeMo 2"),
     "llm.py": ("from nemo.collections import llm\nllm.train()", "starts no pretrain_recipe or finetune_recipe"),
     "own.py": (
         "import megatron.bridge\ndef own() -> ConfigContainer: ...",

@@ -11,11 +11,11 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from primus_search.base.dataclass import dataclass, field
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.files.python.python_operators import NOTHING, of_function, of_method, operated
+from primus_search.files.python.python_operators import LONGEST, NOTHING, of_function, of_method, operated
 from primus_search.files.python.python_values import EVERY, CallRecord, Name, Unknown, is_open
 
 MOST_STEPS, DEEPEST = 20_000, 40
@@ -40,43 +40,24 @@ class PythonModule:
     made: list[CallRecord] = field(default_factory=list)
     body: list[ast.stmt] = field(default_factory=list)
     entered: set[str] = field(default_factory=set)
-    options: dict[str, Any] | None = None
     guess: str = ""
     depth: int = 0
     steps: int = 0
 
     @classmethod
-    def of(cls, path: Path, text: str | None = None, depth: int = 0) -> "PythonModule":
+    def of(cls, path: Path, text: str | None = None, depth: int = 0, **given: Any) -> Self:
         """The module of a file. Raises ValueError for a text that is not Python."""
         try:
             tree = ast.parse(read_text(path, most=MAX_TABLE_BYTES) if text is None else text)
         except (SyntaxError, RecursionError) as error:
             raise ValueError(f"is no Python that can be read: {error}") from None
-        found = cls(path, depth=depth, body=tree.body)
+        found = cls(path, depth=depth, body=tree.body, **given)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef):
                 found.functions[node.name] = node
             elif isinstance(node, ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign):
                 found._statement(node, found.names)
         return found
-
-    def started(self, options: dict[str, Any]) -> list[CallRecord]:
-        """The calls of the file as a program, fields of its data classes first: what it runs, then functions that it
-        only names. Parameters of those are `Unknown`, their fields those of `options`; what stands under a test that
-        has no answer is `Unknown`, too."""
-        self.made, self.options, self.names["__name__"] = [], options, "__main__"
-        for node in self.body:
-            if isinstance(node, ast.ClassDef):
-                given = [(one.target, one.value) for one in node.body if isinstance(one, ast.AnnAssign) and one.value]
-                fields = {ast.unparse(target): _default(self._value(value, self.names)) for target, value in given}
-                self.made.append(CallRecord(node.name, (), fields))
-                methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
-                self.functions |= {f"{node.name}.{one.name}": one for one in methods}
-        self._run(self.body, self.names)
-        for name in self.functions:
-            if name not in self.entered:
-                self.returned(name)
-        return self.made
 
     def returned(self, name: str, arguments: Sequence[Any] = (), keywords: Mapping[str, Any] | None = None) -> Any:
         """What a function returns. Raises ValueError where it calls itself without end."""
@@ -91,7 +72,9 @@ class PythonModule:
         pairs = [*zip(given[len(given) - len(defaults) :], defaults, strict=True),
                  *zip((a.arg for a in node.args.kwonlyargs), node.args.kw_defaults, strict=True)]  # fmt: skip
         scope |= {one: self._value(value, self.names) for one, value in pairs if value is not None}
-        scope |= dict(zip(given, arguments, strict=False)) | dict(keywords or {})
+        scope |= self._bound(node, scope) | dict(zip(given, arguments, strict=False)) | dict(keywords or {})
+        if node.args.kwarg is not None:
+            scope[node.args.kwarg.arg] = {key: one for key, one in (keywords or {}).items() if key not in given}
         try:
             self._run(node.body, scope)
         except _Return as found:
@@ -99,6 +82,10 @@ class PythonModule:
         finally:
             self.depth -= 1
         return None
+
+    def _bound(self, node: ast.FunctionDef, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """What parameters have that no call gives, where that is not their default alone."""
+        return {}
 
     # --- statements ---
 
@@ -128,13 +115,17 @@ class PythonModule:
                 answer = self._value(test, scope)
                 if not is_open(answer):
                     self._run(body if answer else otherwise, scope)
-                elif self.options is not None:
-                    before, self.guess = self.guess, ast.unparse(test)[:80]
-                    self._run([*body, *otherwise], scope)
-                    self.guess = before
+                else:
+                    self._undecided(node, scope)
             case ast.For(target, over, body):
                 self._loop(target, self._value(over, scope), body, scope)
-            case ast.With(_, body) | ast.Try(body):
+            case ast.With(items, body):
+                for item in items:
+                    held = self._value(item.context_expr, scope)
+                    if item.optional_vars is not None:
+                        self._assign(item.optional_vars, held, scope)
+                self._run(body, scope)
+            case ast.Try(body):
                 self._run(body, scope)
             case ast.Import(names):
                 for alias in names:
@@ -142,6 +133,9 @@ class PythonModule:
                     scope[alias.asname or first] = Name(alias.name if alias.asname else first)
             case ast.ImportFrom(module, names, level):
                 self._import(module or "", names, level, scope)
+
+    def _undecided(self, node: ast.If, scope: dict[str, Any]) -> None:
+        """What becomes of the branches of a test that has no answer: neither is taken."""
 
     def _import(self, module: str, names: Sequence[ast.alias], level: int, scope: dict[str, Any]) -> None:
         """Names of another module: its functions where the file is there."""
@@ -169,11 +163,15 @@ class PythonModule:
             if file is None and parts[:1] == [folder.name]:
                 file = module_file(folder.parent, parts)
             if file is not None and file.resolve() != self.path.resolve():
-                other = PythonModule.of(file, depth=self.depth + 1)
+                other = self._module(file.resolve())
                 node = other.functions.get(name)
                 returns = ast.unparse(node.returns) if node is not None and node.returns is not None else ""
                 return (other, name) if returns == "None" or returns.endswith(FOLLOWED) else None
         return None
+
+    def _module(self, file: Path) -> "PythonModule":
+        """Another file's module."""
+        return PythonModule.of(file, depth=self.depth + 1)
 
     def _loop(self, target: ast.expr, over: Any, body: Sequence[ast.stmt], scope: dict[str, Any]) -> None:
         """The body for every value of a list; once for all parts of a call."""
@@ -192,16 +190,9 @@ class PythonModule:
             case ast.Name(name):
                 scope[name] = value
             case ast.Attribute(of, name):
-                owner = self._value(of, scope)
-                if isinstance(owner, CallRecord):
-                    owner.fields[name] = value
-                elif owner == SELF and self.options is not None:
-                    self.options[name] = value
+                self._assign_field(self._value(of, scope), name, value)
             case ast.Tuple(parts) | ast.List(parts):
-                values = value if isinstance(value, list | tuple) and len(parts) == len(value) else map(_unknown, parts)
-                if isinstance(value, CallRecord) and self.options is not None:
-                    values = [CallRecord(value.name, value.arguments) for _ in parts]
-                for part, one in zip(parts, values, strict=True):
+                for part, one in zip(parts, self._parts(value, parts), strict=True):
                     self._assign(part, one, scope)
             case ast.Subscript(of, key):
                 owner, at = self._value(of, scope), self._value(key, scope)
@@ -209,6 +200,15 @@ class PythonModule:
                     owner[at] = value  # type: ignore[index]
                 elif isinstance(owner, Name) and isinstance(at, str):
                     self.stored[at] = value
+
+    def _assign_field(self, owner: Any, name: str, value: Any) -> None:
+        if isinstance(owner, CallRecord):
+            owner.fields[name] = value
+
+    def _parts(self, value: Any, targets: Sequence[ast.expr]) -> list[Any]:
+        """What each of several names is given."""
+        is_whole = isinstance(value, list | tuple) and len(targets) == len(value)
+        return list(value) if is_whole else [unknown(one) for one in targets]
 
     # --- expressions ---
 
@@ -218,7 +218,7 @@ class PythonModule:
             case ast.Constant(value):
                 return value
             case ast.Name(name):
-                return scope[name] if name in scope else self.names.get(name, Name(name))
+                return self._named(scope[name] if name in scope else self.names.get(name, Name(name)))
             case ast.Attribute(of, name):
                 return self._attribute(self._value(of, scope), name)
             case ast.Call():
@@ -240,7 +240,7 @@ class PythonModule:
                     return -one if isinstance(op, ast.USub) else not one if isinstance(op, ast.Not) else one
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
                 result = operated(op, self._value(left, scope), self._value(right, scope))
-                return Unknown(ast.unparse(node)[:80]) if result is NOTHING else result
+                return unknown(node) if result is NOTHING else result
             case ast.BoolOp(op, values):
                 found: Any = None
                 for one in values:
@@ -250,10 +250,18 @@ class PythonModule:
                     if bool(found) is isinstance(op, ast.Or):
                         break
                 return found
-            case ast.Lambda(args, body) if self.options is not None:
-                self._value(body, scope | {one.arg: Unknown(one.arg) for one in args.args})
+            case ast.JoinedStr(parts):
+                texts = [self._value(one.value if isinstance(one, ast.FormattedValue) else one, scope) for one in parts]
+                if all(isinstance(one, str | int | float | None) for one in texts):
+                    return unknown(node) if len(text := "".join(map(str, texts))) > LONGEST else text
             case ast.ListComp(one, [ast.comprehension(target, over, tests)]):
                 return self._comprehended(one, target, self._value(over, scope), tests, dict(scope))
+            case ast.DictComp(
+                ast.Name(key), ast.Name(of), [ast.comprehension(ast.Tuple([ast.Name(k), ast.Name(v)]), o)]
+            ):
+                pairs = self._value(o, scope) if (key, of) == (k, v) else None
+                if isinstance(pairs, list):  # those of another that a test lets through, taken to let through all
+                    return {word: one for word, one in pairs if isinstance(word, str | int)}
             case ast.IfExp(test, body, otherwise):
                 answer = self._value(test, scope)
                 if not is_open(answer):
@@ -265,14 +273,14 @@ class PythonModule:
                 is_there = isinstance(owner, list | str) and isinstance(at, int) and -len(owner) <= at < len(owner)
                 if is_there or (isinstance(owner, dict) and isinstance(at, str | int) and at in owner):
                     return owner[at]
-        return Unknown(ast.unparse(node)[:80])
+        return unknown(node)
 
     def _comprehended(
         self, one: ast.expr, target: ast.expr, over: Any, tests: Sequence[ast.expr], scope: dict[str, Any]
     ) -> Any:
         """The values of a list that is made of another; `Unknown` where one of its tests has no answer."""
         if not isinstance(over, list):
-            return Unknown(ast.unparse(one)[:80])
+            return unknown(one)
         made = []
         for value in over:
             if self.steps > MOST_STEPS:
@@ -280,91 +288,94 @@ class PythonModule:
             self._assign(target, value, scope)
             answers = [self._value(test, scope) for test in tests]
             if any(is_open(answer) for answer in answers):
-                return Unknown(ast.unparse(one)[:80])
+                return unknown(one)
             made += [self._value(one, scope)] if all(answers) else []
         return made
+
+    def _named(self, value: Any) -> Any:
+        """What a name stands for."""
+        return value
 
     def _attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, CallRecord):
             return owner.part(name)
-        if isinstance(owner, Name):
-            return Name(f"{owner.name}.{name}")
-        return (self.options or {}).get(name, Unknown(name))
+        return Name(f"{owner.name}.{name}") if isinstance(owner, Name) else Unknown(name)
 
     def _call(self, node: ast.Call, scope: dict[str, Any]) -> Any:
         arguments = [self._value(one, scope) for one in node.args if not isinstance(one, ast.Starred)]
         keywords = {key: Unknown(self.guess) if self.guess else one for key, one in self._keywords(node, scope)}
         if isinstance(node.func, ast.Attribute):
             owner = self._value(node.func.value, scope)
-            if node.func.attr == "add_argument" and arguments:
-                option = str(arguments[-1]).lstrip("-").replace("-", "_")
-                absent = Unknown(f"--{option}") if keywords.get("required") is True else None
-                self.made.append(CallRecord("Arguments", (), {option: keywords.get("default", absent)}))
-            if (result := of_method(owner, node.func.attr, arguments)) is not NOTHING:
-                return result
-            if isinstance(owner, CallRecord):
-                self.made.append(CallRecord(f"{owner.last}.{node.func.attr}", tuple(arguments), keywords))
-                of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
-                if node.func.attr == "traverse":
-                    return owner.part(f"{EVERY}{of}")
-                is_followed = self.options is not None and not node.func.attr.startswith("parse")
-                return self.made[-1] if is_followed else Unknown(ast.unparse(node)[:80])
-        function = self._value(node.func, scope)
+            if (result := self._method(node.func.attr, owner, arguments, keywords)) is not NOTHING:
+                return unknown(node) if result is None and isinstance(owner, CallRecord) else result
+            function = self._attribute(owner, node.func.attr)
+        else:
+            function = self._value(node.func, scope)
+        found = self._result(function, arguments, keywords)
+        return unknown(node) if found is NOTHING else found
+
+    def _method(self, name: str, owner: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """What a method returns; `NOTHING` where its owner is nothing that is known, None where it is not followed."""
+        if (result := of_method(owner, name, arguments)) is not NOTHING:
+            return result
+        if not isinstance(owner, CallRecord):
+            return NOTHING
+        self.made.append(CallRecord(f"{owner.last}.{name}", tuple(arguments), keywords))
+        of = arguments[0].name if arguments and isinstance(arguments[0], Name) else ""
+        return owner.part(f"{EVERY}{of}") if name == "traverse" else None
+
+    def _result(self, function: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """What a function returns: followed, Python's own, or kept as a call; `NOTHING` where it has no name."""
         if (followed := self._followed(function)) is not None:
             module, name = followed
             module.steps, module.depth = max(module.steps, self.steps), max(module.depth, self.depth)
             found = module.returned(name, arguments, keywords)
-            self.made += module.made if module is not self else []
-            is_built = isinstance(found, CallRecord) and found.name in BUILT
-            return Unknown(f"{name}()") if is_built and self.options is not None else found
-        name = function.name if isinstance(function, Name) else ""
-        if isinstance(function, CallRecord) and function.name:
-            name = f"{function.last}.called"
-        elif isinstance(function, Unknown) and function.text.isidentifier() and self.options is not None:
-            name = function.text  # what a parameter or a field of the program's own holds
+            self.made += module.made if module.made is not self.made else []
+            return found
+        name = self._called(function)
         if name.rpartition(".")[2] in ("replace", "deepcopy") and arguments and isinstance(arguments[0], CallRecord):
             copied = deepcopy(arguments[0])
             copied.fields |= keywords
             return copied
-        if name.rpartition(".")[2] == WORLD and self.options is not None:
-            return self.options.get(WORLD, Unknown(f"{WORLD}()"))
         if (result := of_function(name, arguments)) is not NOTHING:
             return result
         if name.rpartition(".")[2] in WRAPPED and arguments and isinstance(arguments[0], Name):
             name, *arguments = arguments[0].name, *arguments[1:]
         if not name:
-            return Unknown(ast.unparse(node)[:80])
+            return NOTHING
         self.made.append(CallRecord(name, tuple(arguments), keywords))
         return self.made[-1]
+
+    def _called(self, function: Any) -> str:
+        """The name under which a call is kept; empty where it has none."""
+        if isinstance(function, CallRecord) and function.name:
+            return f"{function.last}.called"
+        return function.name if isinstance(function, Name) else ""
 
     def _keywords(self, node: ast.Call, scope: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         for one in node.keywords:
             value = self._value(one.value, scope)
             if one.arg is not None:
                 yield one.arg, value
-            elif isinstance(value := value.fields if isinstance(value, CallRecord) else value, dict):
-                yield from ((key, part) for key, part in value.items() if isinstance(key, str))
+                continue
+            if isinstance(value, dict | CallRecord):
+                fields = value.fields if isinstance(value, CallRecord) else value
+                yield from ((key, part) for key, part in fields.items() if isinstance(key, str))
+            if isinstance(value, Unknown) or (isinstance(value, CallRecord) and value.last[:1].islower()):
+                yield SPREAD, Unknown(ast.unparse(one.value)[:80])
 
 
-WORLD = "get_world_size"
-"""The function, and the option, that has the number of processes."""
-
-
-def _unknown(node: ast.expr) -> Unknown:
-    return Unknown(ast.unparse(node)[:80])
-
-
-SELF = Unknown("self")
-"""An object of a class of the file, whose attributes are kept with the options."""
-BUILT = ("list", "set", "sorted", "tuple")
-"""Calls of Python's own whose values only a run has: the function that returns one is named."""
 WRAPPED = ("Partial", "Config", "partial")
 """Calls that keep another with its arguments (NeMo-Run, functools)."""
 
 
-def _default(value: Any) -> Any:
-    """What `field(default=...)` of a data class gives."""
-    return value.fields.get("default") if isinstance(value, CallRecord) and value.last == "field" else value
+SPREAD = "**"
+"""The keyword of a call that stands for those which only a run has."""
+
+
+def unknown(node: ast.AST) -> Unknown:
+    """A value that only a run has, as its node is written."""
+    return Unknown(ast.unparse(node)[:80])
 
 
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:

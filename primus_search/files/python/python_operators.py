@@ -8,6 +8,7 @@ import ast
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from primus_search.files.python.python_values import Name, Unknown
@@ -33,6 +34,13 @@ def _times(left: Any, right: Any) -> Any:
     return left * right
 
 
+def _over(left: Any, right: Any) -> Any:
+    """A quotient; of texts a path (`Path("conf") / "train.yaml"`)."""
+    if isinstance(left, str) and isinstance(right, str) and len(left) + len(right) <= LONGEST:
+        return str(PurePosixPath(left, right))
+    return left / right
+
+
 def _power(base: Any, by: Any) -> Any:
     if not 0 <= by <= MOST_BITS or abs(base) > MOST_BITS:
         raise OverflowError
@@ -40,7 +48,7 @@ def _power(base: Any, by: Any) -> Any:
 
 
 _OPERATORS: Mapping[type[ast.AST], Any] = {
-    ast.Add: _plus, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: operator.truediv,
+    ast.Add: _plus, ast.Sub: operator.sub, ast.Mult: _times, ast.Div: _over,
     ast.Pow: _power, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.eq,
@@ -95,6 +103,23 @@ def of_method(owner: Any, name: str, arguments: Sequence[Any]) -> Any:
         return None
     if isinstance(owner, str) and name in METHODS and all(isinstance(one, str) for one in arguments):
         return getattr(owner, name)(*arguments)
-    if isinstance(owner, dict) and name == "get" and arguments and isinstance(arguments[0], str):
-        return owner.get(*arguments[:2])
+    if isinstance(owner, dict):
+        return _of_mapping(owner, name, arguments)
+    return NOTHING
+
+
+def _of_mapping(owner: dict[Any, Any], name: str, arguments: Sequence[Any]) -> Any:
+    """What a method of a mapping returns, changed in place."""
+    match name, arguments:
+        case "get" | "pop", [str(key), *other]:
+            return owner.get(key, *other[:1])
+        case "setdefault", [str(key), value]:
+            return owner.setdefault(key, value)
+        case "update", [dict(other)]:
+            owner |= other
+            return None
+        case "items", []:
+            return [[key, value] for key, value in owner.items()]
+        case "keys" | "values" | "copy", []:
+            return {"keys": [*owner], "values": [*owner.values()], "copy": dict(owner)}[name]
     return NOTHING

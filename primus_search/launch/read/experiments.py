@@ -39,7 +39,7 @@ from primus_search.launch.read.primus_experiments import STARTS as STARTS_PRIMUS
 from primus_search.launch.read.primus_experiments import of_command as of_primus_command
 from primus_search.launch.read.primus_experiments import of_primus
 from primus_search.launch.read.recipe_commands import RUNS_RECIPE, started_in
-from primus_search.launch.read.recipe_programs import of_program
+from primus_search.launch.read.recipe_programs import CONFIGURES_BRIDGE, of_program
 from primus_search.launch.read.recipes import NAMED, NamedRecipe, is_recipe, of_recipe, recipes_named
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
@@ -73,7 +73,7 @@ def read_experiment(
     is_shell = path.suffix not in (*OVERRIDDEN, ".yaml", ".yml")
     started = f"set -- {shlex.join(arguments)}; " if arguments and is_shell else ""  # in the first line: numbers stay
     with readable(shown(path)):
-        reader = _reader_of(path, started + text)
+        reader = _reader_of(path, started + text, arguments)
         if reader is None and is_shell and (called := called_in(path, text)):
             reader = _reader_of(path, started + text + called)
     if reader is None:
@@ -97,7 +97,7 @@ def _opened(path: Path) -> tuple[Path, str]:
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
 
 
-def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
+def _reader_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Callable[..., Experiment] | None:
     """What reads a file, by how it is written; None where it is no experiment."""
     if path.suffix == ".py" and CONFIGURES.search(text):
         return of_configuration
@@ -105,12 +105,13 @@ def _reader_of(path: Path, text: str) -> Callable[..., Experiment] | None:
         return of_dump
     if path.suffix not in ENDS and (STARTS_PRIMUS.search(text) or EXPORTS_PRIMUS.search(text)):
         return of_primus_command
-    if launcher := launcher_of(path, text):
+    if launcher := launcher_of(path, text, arguments):
         return partial(read_launcher, launcher=launcher, of_contract=of_settings)
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
     if path.suffix == ".py":
-        return partial(of_program, of_settings=of_settings) if recipes_named(NAMED.findall(text)) else None
+        is_bridge = recipes_named(NAMED.findall(text)) or CONFIGURES_BRIDGE.search(text)
+        return partial(of_program, of_settings=of_settings) if is_bridge else None
     if re.search(r"^modules:", text, re.MULTILINE):
         return of_primus
     if MODEL_ARGUMENTS.search(text):

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.files.dotted_keys import flattened
-from primus_search.files.python.python_module import PythonModule
-from primus_search.files.python.python_values import CallRecord, Name, Unknown
+from primus_search.files.dotted_keys import flattened, nested
+from primus_search.files.python.python_module import SPREAD, PythonModule
+from primus_search.files.python.python_program import ARGUMENTS, Program
+from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
+from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.files.source import parse
 
@@ -68,21 +70,57 @@ def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]
             yield from ((f"{group}.", folder / str(group) / f"{name}.yaml") for group, name in one.items())
 
 
-def of_program(path: Path, text: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def of_program(
+    path: Path, text: str, arguments: Mapping[str, Any] | None = None, *, needs_name: bool = True
+) -> dict[str, Any]:
     """What the calls of a program in Python are given, by the name of the call, with the one before it too
     (`llama3_8b.pretrain_recipe.num_nodes`), and alone for those that configure.
 
     It is followed twice: what calls are given, defaults of its command line among that, is what fields of its own
     arguments have then, if its command does not give them. What only a run has, or is given twice, is a `MARK`ed name.
     """
-    calls = PythonModule.of(path, text).started({})
-    given = [pair for call in calls for pair in call.fields.items()]
-    options = {key: one for key, one in _once(given).items() if one is None or isinstance(one, int | float | str)}
-    made = PythonModule.of(path, text).started({**options, **(arguments or {})})
+    flags = dict(arguments or {})
+    entry = _entry(text, flags, needs_name=needs_name)
+    made = calls_of(path, text, flags, entry)
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
     left = [MOST_VALUES]
     return called | {key: _as_document(one, left) for key, one in _once(list(_of_calls(made))).items()}
+
+
+_RECIPES = re.compile(r"^def ((?:pretrain|finetune)_recipe)\(", re.MULTILINE)
+"""Functions of a module of NeMo 2 that are recipes by the name of the file."""
+
+
+def _entry(text: str, flags: dict[str, Any], *, needs_name: bool) -> str:
+    """The recipe that a module of NeMo 2 is started with; empty for another program. Raises ValueError where it has
+    several, none is named and the job `needs_name`."""
+    names = _RECIPES.findall(text) if "nemo.collections" in text and "__main__" not in text else []
+    named = str(flags.pop("recipe", ""))
+    if needs_name and named not in names and len(names) > 1:
+        raise ValueError(f"has {len(names)} recipes: {', '.join(names)}; name one: --args '--recipe {names[0]}'")
+    return named if named in names else names[0] if names else ""
+
+
+def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -> list[CallRecord]:
+    """The calls of a program that is followed twice, with the documents beside it that it loads."""
+    options: dict[str, Any] = {}
+    for _ in range(2):
+        program = Program.of(path, text, load=loaded, options={**options, **flags}, flags=flags)
+        made = program.entered_at(entry) if entry else program.started(program.options, flags)
+        given, of_line = (
+            _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
+            for one in (False, True)
+        )
+        given |= {key: one for key, one in of_line.items() if one is not None or is_open(given.get(key))}
+        options = {key: one for key, one in given.items() if one is None or isinstance(one, int | float | str)}
+    return made
+
+
+def loaded(folder: Path, name: str) -> Any:
+    """The sections of a document beside a program; None where there is none."""
+    file = beside(folder, name) if name.endswith(ENDS) and "\0" not in name else None
+    return nested(settings_of(file, read_text(file, most=MAX_TABLE_BYTES))) if file else None
 
 
 def _as_document(value: Any, left: list[int]) -> Any:
@@ -115,7 +153,10 @@ def _of_calls(made: Sequence[CallRecord]) -> Iterator[tuple[str, Any]]:
         yield from ((f"{before}.{last}.{key}", one) for key, one in given.items())
         yield from ((f"{last}.{key}", one) for key, one in given.items())
         if CONFIGURES.search(last):
-            yield from ((key, one) for key, one in given.items() if not key.isdigit() and one is not None)
+            own = given if last.endswith(("Config", "Arguments", "Args")) else given.keys() - {SPREAD}
+            yield from (
+                (key, given[key]) for key in given if key in own and not key.isdigit() and given[key] is not None
+            )
 
 
 def _below(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

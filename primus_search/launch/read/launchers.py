@@ -19,7 +19,8 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
-from primus_search.files.python.python_module import WORLD
+from primus_search.files.python.python_module import SPREAD
+from primus_search.files.python.python_program import WORLD
 from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
@@ -51,12 +52,13 @@ from primus_search.values.machine.framework import ANY, Framework, Settings
 from primus_search.values.model import Model
 
 
-def launcher_of(path: Path, text: str) -> Launcher | None:
+def launcher_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Launcher | None:
     """The launcher that a file is written for; None where it is none of them."""
     is_script = path.suffix not in ENDS
     try:
         document = {} if is_script else settings_of(path, text)
-        program = of_program(path, text) if path.suffix == ".py" else {}
+        flags = dict(command_settings([*arguments]))
+        program = of_program(path, text, flags, needs_name=False) if path.suffix == ".py" else {}
     except (InputError, ValueError):
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
@@ -250,7 +252,8 @@ def of_given(
     counts = settings_read(launcher.contract)
     sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
-    values = [*read_by, *(found[key] for key in counts & found.keys())]
+    spread = [given[SPREAD]] if SPREAD in given else []
+    values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
     _refuse_unknown(launcher, values)
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)

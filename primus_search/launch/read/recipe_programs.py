@@ -6,23 +6,30 @@ A function is followed by its syntax tree and never run; what it leaves out is t
 """
 
 import re
+from ast import If, unparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
-from primus_search.files.python.python_module import PythonModule
+from primus_search.files.python.python_program import Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
+from primus_search.files.source import shown
 from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.launcher_documents import settings_of
+from primus_search.launch.read.launcher_documents import calls_of, loaded, settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
+from primus_search.launch.read.launchers import command_settings
 from primus_search.launch.read.recipe_overrides import idle_in, overrides_of
-from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_recipe, recipes, recipes_named
+from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_class, of_recipe, recipes, recipes_named
+from primus_search.launch.world import NO_WORLD
+from primus_search.models.preset_names import model_named
 from primus_search.values.model import Model
 
 MOST_NAMED = 12
@@ -37,23 +44,26 @@ def of_program(
     of_settings: Callable[..., Experiment],
 ) -> Experiment:  # fmt: skip
     """The job of the recipe that a file defines or starts. Raises ValueError where several are and none is named."""
-    module = PythonModule.of(path, text)
+    module = Program.of(path, text, load=loaded)
     defined = recipes_named(module.functions)
-    calls = [] if defined else module.started({})
-    names = defined or recipes_named(one.last for one in calls)
+    calls = [] if defined else calls_of(path, text, dict(command_settings([*arguments])))
+    made = calls
+    names = defined or recipes_named(name for one in calls for name in _recipe_names(one))
     known = recipes_named(NAMED.findall(text))
     names = [one for one in names if one in arguments] or names or known[: len(known) == 1]
+    if not names and not known:
+        return _of_container(module, calls, world, model, arguments, of_settings)
     as_shipped = f"as shipped: primus-search project --recipe {(names or known)[0]}"
     if len(names) != 1:
         shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
         one = f"; name one: primus-search project {path.name} --args '--recipe {names[0]}' ({shown})" if names else ""
         raise ValueError(f"starts {len(names) or 'no'} recipes{one}; {as_shipped}")
     if defined:
-        module.options = {}
         calls = [module.returned(names[0])]
     base = recipes()[names[0].removesuffix("_config")]
-    calls = [one for one in calls if isinstance(one, CallRecord) and (defined or one.last in names)]
-    if other := _models(module, [] if defined else calls) - {base.model} if model is None else ():
+    calls = [one for one in calls if isinstance(one, CallRecord) and (defined or names[0] in _recipe_names(one))]
+    other = _models(module.made, []) if defined else _models(made, calls)
+    if model is None and (other := other - {base.model}):
         raise ValueError(f"starts {names[0]} with another model ({', '.join(sorted(other))}): give it by --model")
     words = [word for one in calls for word in _words(one)]
     if defined:  # what it leaves to classes and to functions of other files is as shipped
@@ -70,14 +80,60 @@ def of_program(
     return replace(read, assumed=(*read.assumed, note))
 
 
-def _models(module: PythonModule, started: Sequence[CallRecord]) -> set[str]:
+CONFIGURES_BRIDGE = re.compile(
+    r"^from megatron\.bridge\.training\.config import [^\n]{0,200}ConfigContainer|^\s{0,4}ConfigContainer,$"
+    r"|^from megatron\.bridge\.recipes\.[\w.]{1,80} import \w*_config\b",
+    re.MULTILINE,
+)
+"""A program or a module of Megatron-Bridge that configures a job."""
+_CONTAINER = "ConfigContainer"
+
+
+def _of_container(
+    module: Program, calls: Sequence[CallRecord], world: int, model: Model | None, arguments: Sequence[str],
+    of_settings: Callable[..., Experiment],
+) -> Experiment:  # fmt: skip
+    """The job of a configuration that a file builds; of several the one that is named. Raises ValueError where there is
+    none."""
+    defined = [name for name, one in module.functions.items() if one.returns and _CONTAINER in unparse(one.returns)]
+    named = [name for name in defined if name in arguments] or defined
+    is_started = any(isinstance(one, If) and "__main__" in unparse(one.test) for one in module.body)
+    built = [one for one in calls if one.last == _CONTAINER] if is_started else []
+    if not built and len(named) == 1:
+        module.made = []
+        built, calls = [module.returned(named[0])], module.made
+    if not built or not isinstance(built[-1], CallRecord) or built[-1].last != _CONTAINER:
+        if defined[1:]:
+            one = f"name one: --args '--recipe {defined[0]}' ({', '.join(defined[:MOST_NAMED])})"
+            raise ValueError(f"builds {len(defined)} configurations of Megatron-Bridge; {one}")
+        raise ValueError("builds no configuration of Megatron-Bridge that can be followed without running it")
+    settings = overrides_of([*_words(built[-1]), *(one for one in arguments if "=" in one)])
+    unset = {key: found[1] for key, one in settings.items() if (found := UNSET.search(str(one)))}
+    if counts := sorted(settings_read("nemo") & unset.keys()):
+        raise ValueError(f"{counts[0]} depends on {unset[counts[0]]}: --args 'section.{counts[0]}=VALUE' gives it")
+    provider = built[-1].fields.get("model")
+    names = [*sorted(_models(calls, [])), provider.last if isinstance(provider, CallRecord) else ""]
+    provided = key_table(COMMANDS)["provided"]
+    loaded = model or next((has for one in names if one and (has := model_named(one, provided))), None)
+    name = names[0] or names[-1]
+    settings = of_class(name) | {key: one for key, one in settings.items() if key not in unset}
+    read = of_settings(module.path, load_framework("nemo"), settings, world, loaded, NO_WORLD)
+    if read.model is not None or not any(names):
+        return read
+    what = f"takes its model from {name}, which no preset is; give --model a preset or a config.json"
+    return replace(read, model_problems=(Problem(shown(module.path), what),))
+
+
+def _models(made: Sequence[CallRecord], started: Sequence[CallRecord]) -> set[str]:
     """Names of models that a file loads, and what it sets in place of that of a recipe which it starts."""
-    loads = [one.arguments[0] for one in module.made if one.last == "from_hf_pretrained" and one.arguments]
-    return {
-        one
-        for one in (*loads, *(_model_name(call.fields.get("model")) for call in started))
-        if isinstance(one, str) and one
-    }
+    loads = [one.arguments[0] for one in made if one.last == "from_hf_pretrained" and one.arguments]
+    named = [_model_name(call.fields.get("model")) for call in started]
+    return {one for one in (*loads, *named) if isinstance(one, str) and one}
+
+
+def _recipe_names(call: CallRecord) -> tuple[str, str]:
+    """What a call's recipe is named: by the function, or as releases before v0.2 had it by its module before it."""
+    return call.last, "_".join(call.name.split(".")[-2:])
 
 
 def _model_name(value: Any) -> str:

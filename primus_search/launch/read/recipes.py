@@ -66,14 +66,19 @@ class NamedRecipe:
 def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name without `_config`; InputError without the table."""
     found: dict[str, Recipe] = {}
-    of_classes, providers = key_table(COMMANDS)["of_classes"].items(), key_table(COMMANDS)["providers"]
+    providers = key_table(COMMANDS)["providers"]
     for name, given_model, like, text in chain.from_iterable(map(key_rows, RECIPES)):
         model = providers.get(given_model, given_model)
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
-        of_class = {key: value for hubs, one in of_classes if fits(model, hubs) for key, value in one.items()}
         given = {key: value for key, value in settings.items() if value is not None}
-        found[name] = Recipe(model, {**of_class, **given})
+        found[name] = Recipe(model, of_class(model) | given)
     return found
+
+
+def of_class(model: str) -> dict[str, Any]:
+    """Settings that the class of a model has where nothing assigns them, by its name on the hub or its own."""
+    ways = key_table(COMMANDS)["of_classes"].items()
+    return {key: value for hubs, one in ways if fits(model, hubs) for key, value in one.items()}
 
 
 NAMED = re.compile(r"\b[a-z]\w{1,200}_config\b")

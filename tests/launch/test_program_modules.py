@@ -1,0 +1,248 @@
+"""Programs in Python whose settings stand in modules, classes and documents beside them."""
+
+from pathlib import Path
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.read.experiments import read_experiment
+
+TRAIN = """
+from transformers import AutoModelForCausalLM, TrainingArguments, Trainer
+model = AutoModelForCausalLM.from_pretrained({model}, torch_dtype=torch.bfloat16)
+given = TrainingArguments(per_device_train_batch_size={batch}, gradient_accumulation_steps=2, bf16=True)
+Trainer(model=model, args=given).train()
+"""
+CLASS = """
+from dataclasses import dataclass, field
+@dataclass
+class Inner:
+    batch: int = 4
+@dataclass
+class Settings:
+    model: str = "mistralai/Mistral-7B-v0.1"
+    inner: Inner = field(default_factory=Inner)
+    def named(self):
+        return self.model
+"""
+DOCUMENT = "model: {name: mistralai/Mistral-7B-v0.1}\nbatch: 4\n"
+OF_DOCUMENT = """
+import yaml, os
+AT = 'a'
+with open(os.path.join(os.path.dirname(__file__), 'conf', f'{AT}.yaml')) as f:
+    cfg = yaml.safe_load(f)
+"""
+PARSED = """
+from dataclasses import dataclass
+import transformers
+@dataclass
+class Model:
+    name: str = "mistralai/Mistral-7B-v0.1"
+@dataclass
+class Arguments(transformers.TrainingArguments):
+    per_device_train_batch_size: int = 4
+    gradient_accumulation_steps: int = 2
+    bf16: bool = True
+def main():
+    model, given = transformers.HfArgumentParser((Model, Arguments)).parse_args_into_dataclasses()
+    made = transformers.AutoModelForCausalLM.from_pretrained(model.name)
+    transformers.Trainer(model=made, args=given).train()
+main()
+"""
+HYDRA = """
+import hydra
+from transformers import AutoModelForCausalLM, TrainingArguments, Trainer
+@hydra.main(config_path="conf", config_name="a")
+def main(cfg):
+    model = AutoModelForCausalLM.from_pretrained(cfg.model.name, torch_dtype=torch.bfloat16)
+    given = TrainingArguments(
+        per_device_train_batch_size=cfg["batch"], gradient_accumulation_steps=2, bf16=True)
+    Trainer(model=model, args=given).train()
+if __name__ == "__main__":
+    main()
+"""
+PROGRAMS = {
+    "constants": "from settings import MODEL as NAME, BATCH\n" + TRAIN.format(model="NAME", batch="BATCH"),
+    "module": "import settings\n" + TRAIN.format(model="settings.MODEL", batch="settings.BATCH"),
+    "class": CLASS + "c = Settings()\n" + TRAIN.format(model="c.model", batch="c.inner.batch"),
+    "class beside": "from classes import Settings\nc = Settings()\n"
+    + TRAIN.format(model="c.model", batch="c.inner.batch"),
+    "class attribute": CLASS + TRAIN.format(model="Settings.model", batch="Inner.batch"),
+    "document": OF_DOCUMENT + TRAIN.format(model="cfg['model']['name']", batch="cfg['batch']"),
+    "function of a module": "from settings import loaded\n"
+    + TRAIN.format(model="loaded('conf/a.yaml').model.name", batch="loaded('conf/a.yaml').batch"),
+    "parser": PARSED,
+    "hydra": HYDRA,
+    "merged": CLASS.replace('"mistralai/Mistral-7B-v0.1"', '""')
+    + "c = Settings()\nfor key, value in {'model': 'mistralai/Mistral-7B-v0.1'}.items():\n    setattr(c, key, value)\n"
+    + TRAIN.format(model="c.model", batch="c.inner.batch"),
+    "options": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--batch', default=4)\n"
+    "p.add_argument('--smoke', action='store_true')\nargs = p.parse_args()\nif args.smoke:\n    args.batch = 1\n"
+    + TRAIN.format(model="'mistralai/Mistral-7B-v0.1'", batch="args.batch"),
+    "fire": "import fire\ndef main(batch=4):\n"
+    + TRAIN.format(model="'mistralai/Mistral-7B-v0.1'", batch="batch").replace("\n", "\n    ")
+    + "\nfire.Fire(main)\n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "a.yaml").write_text(DOCUMENT)
+    (tmp_path / "classes.py").write_text(CLASS)
+    (tmp_path / "settings.py").write_text(
+        "import yaml\nMODEL = 'mistralai/Mistral-7B-v0.1'\nBATCH = 2 * 2\n"
+        "def loaded(path):\n    with open(path) as f:\n        return EasyDict(yaml.safe_load(f))\n"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_settings_beside_a_program_are_those_of_its_job(folder: Path, name: str) -> None:
+    (folder / "train.py").write_text(PROGRAMS[name])
+    job = read_experiment(folder / "train.py", 8)
+    assert (job.model and job.model.name, job.row["micro_batch_size"]) == ("mistral_7b_v0.1", 4)
+    assert job.global_batch_size == 64
+
+
+def test_flags_count_over_classes_that_a_command_line_fills(folder: Path) -> None:
+    (folder / "train.py").write_text(PARSED)
+    words = ["--per_device_train_batch_size", "1", "--name", "gpt2"]
+    job = read_experiment(folder / "train.py", 8, arguments=words)
+    assert (job.model and job.model.name, job.row["micro_batch_size"]) == ("gpt2", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CLASS + "c = Settings(**read())\n" + TRAIN.format(model="c.model", batch="4"),
+        CLASS
+        + "c = Settings()\nfor key, value in read().items():\n    setattr(c, key, value)\n"
+        + TRAIN.format(model="'gpt2'", batch="c.inner"),
+        TRAIN.format(model="'gpt2'", batch="4, **read()"),
+        OF_DOCUMENT.replace("'a'", "'absent'") + TRAIN.format(model="'gpt2'", batch="cfg['batch']"),
+    ],
+)
+def test_what_a_document_may_have_changed_is_not_at_its_default(folder: Path, text: str) -> None:
+    (folder / "train.py").write_text(text.replace("read()", "json.loads(sys.stdin.read())"))
+    try:
+        problems = str(read_experiment(folder / "train.py", 8).model_problems)
+    except InputError as error:
+        problems = str(error)
+    assert "depends on" in problems or "which no preset is" in problems
+
+
+def test_modules_that_import_each_other_end(folder: Path) -> None:
+    (folder / "train.py").write_text("from a import X\n" + TRAIN.format(model="X", batch="4"))
+    (folder / "a.py").write_text("from b import X\nfrom b import f\ny = f()\n")
+    (folder / "b.py").write_text("from a import X\nfrom a import y\ndef f():\n    from a import f\n    return f()\n")
+    with pytest.raises(InputError):
+        assert read_experiment(folder / "train.py", 8).model_problems
+        raise InputError([])
+
+
+RECIPES = """
+import nemo_run as run
+import lightning.pytorch as pl
+from nemo import lightning as nl
+from nemo.collections.llm.recipes.shared import made
+def trainer(tensor_parallelism: int = 1, num_nodes: int = 1):
+    strategy = run.Config(nl.MegatronStrategy, tensor_model_parallel_size=tensor_parallelism)
+    return run.Config(nl.Trainer, devices=8, num_nodes=num_nodes, strategy=strategy)
+def pretrain_recipe(num_nodes: int = 2, tensor_parallelism: int = 4, global_batch_size=256, fn=pretrain) -> run.Partial:
+    return run.Partial(fn, model=model(), trainer=trainer(tensor_parallelism, num_nodes),
+        data=run.Config(MockDataModule, seq_length=4096, global_batch_size=global_batch_size, micro_batch_size=1))
+def finetune_recipe(num_nodes: int = 1, peft_scheme: str = "lora") -> run.Partial:
+    recipe = run.Partial(finetune, trainer=trainer(1, num_nodes))
+    if peft_scheme is None or peft_scheme.lower() == "none":
+        recipe.trainer.strategy.tensor_model_parallel_size = 2
+    return recipe
+"""
+CONTAINER = """
+from megatron.bridge.training.config import ConfigContainer, TrainingConfig
+from megatron.bridge.models.llama import Llama2ModelProvider7B
+def configured(tensor_parallelism: int = 2, global_batch_size: int = 512) -> ConfigContainer:
+    model = Llama2ModelProvider7B(tensor_model_parallel_size=tensor_parallelism)
+    model.sequence_parallel = True
+    return ConfigContainer(model=model, train=TrainingConfig(global_batch_size=global_batch_size, micro_batch_size=1),
+        dataset=GPTDatasetConfig(sequence_length=4096), mixed_precision="bf16_mixed")
+"""
+
+
+def test_a_module_of_recipes_is_asked_for_one_which_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "llama3_8b.py"
+    path.write_text(RECIPES)
+    with pytest.raises(InputError, match=r"has 2 recipes: pretrain_recipe, finetune_recipe; name one: --args"):
+        read_experiment(path)
+    job = read_experiment(path, arguments=["--recipe", "pretrain_recipe", "--global_batch_size", "64"])
+    assert (job.model and job.model.name, job.world.gpus, job.row["tp"]) == ("llama3_8b", 16, 4)
+    assert (job.global_batch_size, job.seq_length) == (64, 4096)
+    tuned = read_experiment(path, arguments=["--recipe", "finetune_recipe", "--peft_scheme", "none"])
+    assert (tuned.row["tp"], tuned.tuning) == (2, {})
+    assert read_experiment(path, arguments=["--recipe", "finetune_recipe"]).tuning["task"] == "lora"
+
+
+def test_a_configuration_of_bridge_that_is_no_recipe_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(CONTAINER)
+    job = read_experiment(path, 8)
+    assert (job.model and job.model.name, job.row["tp"], job.row["sequence_parallel"]) == ("llama2_7b", 2, True)
+    assert (job.global_batch_size, job.seq_length) == (512, 4096)
+    assert read_experiment(path, 8, arguments=["train.global_batch_size=64"]).global_batch_size == 64
+    path.write_text(CONTAINER + CONTAINER[CONTAINER.index("def configured") :].replace("configured", "other"))
+    with pytest.raises(InputError, match=r"builds 2 configurations of Megatron-Bridge; name one: --args"):
+        read_experiment(path, 8)
+    path.write_text(CONTAINER.replace("int = 2, g", "int, g"))
+    with pytest.raises(InputError, match=r"tensor_model_parallel_size depends on tensor_parallelism: --args"):
+        read_experiment(path, 8)
+    path.write_text(
+        "from megatron.bridge.training.config import ConfigContainer\ndef configured() -> ConfigContainer:\n"
+        "    return read('job')\n"
+    )
+    with pytest.raises(InputError, match="builds no configuration of Megatron-Bridge that can be followed"):
+        read_experiment(path, 8)
+
+
+LOOP = """
+import argparse
+import torch
+from torch.distributed.fsdp import {sharding} as wrap
+from torch.utils.data import DataLoader
+from transformers import AutoConfig, AutoModelForCausalLM
+parser = argparse.ArgumentParser()
+parser.add_argument("--model-name", default="meta-llama/Llama-3.1-8B")
+parser.add_argument("--batch-size", default=2)
+parser.add_argument("--seq-length", default=2048)
+parser.add_argument("--recompute", action="store_true")
+args = parser.parse_args()
+model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(args.model_name), dtype=torch.bfloat16)
+if args.recompute:
+    model.gradient_checkpointing_enable()
+model = wrap(model)
+loader = DataLoader(data, batch_size=args.batch_size)
+while True:
+    for i, batch in enumerate(loader):
+        outputs = model(**batch)
+        outputs.loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_training_loop_is_the_job_of_its_loader_and_its_wrapper(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    for sharding, is_sharded in (("fully_shard", True), ("FullyShardedDataParallel", True), ("SomethingElse", False)):
+        path.write_text(LOOP.format(sharding=sharding))
+        job = read_experiment(path, 8)
+        assert (job.model and job.model.name, job.row["micro_batch_size"], job.seq_length) == ("llama3.1_8b", 2, 2048)
+        assert (job.global_batch_size, job.row["sharding"]) == (16, "fsdp2" if is_sharded else "none")
+        assert (job.row["state_format"], job.row["recompute"]) == ("bf16_all", "none")
+    given = read_experiment(path, 8, arguments=["--recompute", "--batch-size", "4"])
+    assert (given.row["recompute"], given.row["micro_batch_size"]) == ("full", 4)
+    path.write_text(
+        LOOP.format(sharding="fully_shard") + "import deepspeed\nengine = deepspeed.initialize(model=model)\n"
+    )
+    with pytest.raises(InputError, match="DeepSpeed's configuration of a loop of its own is not read"):
+        read_experiment(path, 8)
+    path.write_text(LOOP.format(sharding="fully_shard").replace("args.batch_size", "count()"))
+    with pytest.raises(InputError, match=r"depends on count\(\)"):
+        read_experiment(path, 8)
