@@ -133,13 +133,14 @@ def answer(file: LaunchFile, key: str, value: Any) -> str:
     names = {*file.spellings(key), positive_of(file.short(key)), *meanings(file.framework, file.short(key))}
     notes = frozenset(notes_of(file.experiment)) ^ frozenset(notes_of(changed))
     about = [one for one in notes if any(re.search(rf"\b{re.escape(name)}\b|^workload", one) for name in names)]
-    if about:
-        return "named" if any(DIRECTION.search(one) for one in about) else "unknown"
+    if any(DIRECTION.search(one) for one in about):
+        return "named"
+    unsaid = "unknown" if about else "silent"
     if parts(changed) == parts(file.experiment):
-        return "silent"
+        return unsaid
     found = figures(changed, file.hardware, file.gpus)
     if found == file.figures:
-        return "computed" if dict(changed.row) != dict(file.experiment.row) else "silent"
+        return "computed" if dict(changed.row) != dict(file.experiment.row) else unsaid
     return "refused" if isinstance(found, str) else "moved"
 
 
