@@ -3,11 +3,13 @@
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from primus_search.files.framework_files import load_framework
+from primus_search.launch.contract import acts
 from primus_search.launch.read.recipes import model_of, recipes
 from tests.support.judge.checkouts import needs, sources
 from tools.setting_verdicts import settings_below, settings_of, verdict, verdicts
@@ -74,6 +76,24 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     assert set(table["priced"]) <= {key for group in table["not_priced"] for key in group["keys"]}
     switches = [set(map(str, one)) for one in table["priced"].values() if isinstance(one, list)]
     assert not any({"True", "False"} <= one for one in switches)  # one of which is named
+
+
+@pytest.mark.parametrize(("name", "key", "given", "row", "is_acting"), [
+    ("nemo", "main_grads_dtype", {"use_precision_aware_optimizer": True}, {}, False),
+    ("megatron", "main_grads_dtype", {"use_precision_aware_optimizer": True}, {}, True),
+    ("primus", "fp8_recipe", {}, {"fp8": "none"}, False),
+    ("primus", "fp8_recipe", {"use_precision_aware_optimizer": True}, {"fp8": "none"}, True),
+    ("primus", "is_hybrid_model", {"model_type": "mamba"}, {}, False),
+    ("nemo", "tp_comm_overlap", {}, {"tp": 2, "sequence_parallel": False}, False),
+    ("nemo", "vocab_extra_ids", {"vocab_size": 1000}, {}, False),
+    ("megatron", "attention_backend", {"transformer_impl": "local"}, {}, False),
+    ("megatron", "attention_backend", {"transformer_impl": "transformer_engine"}, {}, True),
+    ("torchtitan@0.2.2", "activation_checkpoint.early_stop", {}, {"recompute": "none"}, False),
+])  # fmt: skip
+def test_settings_act_beside_those_that_they_need(
+    name: str, key: str, given: dict[str, Any], row: dict[str, Any], is_acting: bool
+) -> None:
+    assert acts(load_framework(name), row, given, key, has_experts=False) is is_acting
 
 
 @pytest.mark.parametrize("name", RELEASES)
