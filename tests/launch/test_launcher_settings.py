@@ -591,3 +591,17 @@ def test_a_configuration_below_a_folder_of_no_value_is_found(tmp_path: Path) -> 
     (folder / "train.yaml").write_text(TRAINER)
     read = job(tmp_path, "job.sh", "torchrun --nproc_per_node 8 sft.py --config $ROOT/examples/configs/train.yaml\n")
     assert (read.seq_length, read.row["micro_batch_size"]) == (2048, 2)
+
+
+def test_options_that_a_script_may_be_started_with_are_left_out_without_them(tmp_path: Path) -> None:
+    options = (
+        'M=Qwen/Qwen3-8B\nwhile [[ "$1" != "" ]]; do case $1 in -m) shift; M=$1 ;; *) exit 1 ;; esac; shift; done\n'
+    )
+    path = tmp_path / "job.sh"
+    path.write_text(options + COMMANDS["Trainer"][2])
+    layers = [
+        one.num_layers
+        for given in ((), ("-m", "Qwen/Qwen3-32B"))
+        if (one := read_experiment(path, 8, None, given).model)
+    ]
+    assert layers == [36, 64]

@@ -226,9 +226,14 @@ class Script:
             if is_counted and not self._counted(test, node.at):
                 return
             opened = len(self.open)
-            if not is_for and self._run(node.blocks[0], asks=True) is (node.words[0] == "until"):
+            goes_on = is_for or self._run(node.blocks[0], asks=True) is not (node.words[0] == "until")
+            asked = [at for at in self.open[opened:] if at in self.guesses]
+            if asked and all(name.isdigit() for at in asked for name in self.guesses[at].names):
+                for at in asked:  # options that it may be started with
+                    self.guesses.pop(at, None)
                 return
-            is_guess = any(at in self.guesses for at in self.open[opened:])
+            if not goes_on:
+                return
             try:
                 self._run(node.blocks[-1])
             except _Leave as leave:
@@ -237,7 +242,7 @@ class Script:
                 if leave.word != "continue":
                     raise
             is_same = before == (self.variables.values, self.variables.arguments)
-            if is_same or is_guess or (is_counted and node.at in self.guesses):
+            if is_same or asked or (is_counted and node.at in self.guesses):
                 return  # it waits for the machine, or ends where only the machine knows
             self.variables.number(step)
 
