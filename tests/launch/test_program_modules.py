@@ -246,3 +246,25 @@ def test_a_training_loop_is_the_job_of_its_loader_and_its_wrapper(tmp_path: Path
     path.write_text(LOOP.format(sharding="fully_shard").replace("args.batch_size", "count()"))
     with pytest.raises(InputError, match=r"depends on count\(\)"):
         read_experiment(path, 8)
+
+
+def test_a_loop_of_another_step_or_sharding_or_without_a_length_is_no_job(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = LOOP.format(sharding="FullyShardedDataParallel, ShardingStrategy, FullyShardedDataParallel")
+    for strategy, is_read in (
+        ("FULL_SHARD", True),
+        ("SHARD_GRAD_OP", False),
+        ("NO_SHARD", False),
+        ("HYBRID_SHARD", False),
+    ):
+        path.write_text(text.replace("wrap(model)", f"wrap(model, sharding_strategy=ShardingStrategy.{strategy})"))
+        if is_read:
+            assert read_experiment(path, 8).row["sharding"] == "fsdp2"
+        else:
+            with pytest.raises(InputError, match="this sharding of a loop of its own is not read"):
+                read_experiment(path, 8)
+    path.write_text(text.replace("outputs.loss.backward()", "grpo_loss = f(outputs)\n        grpo_loss.backward()"))
+    with pytest.raises(InputError, match="takes a step of its own of reinforcement learning"):
+        read_experiment(path, 8)
+    path.write_text(text.replace('"--seq-length", default=2048', '"--seed", default=1'))
+    assert read_experiment(path, 8).seq_length is None
