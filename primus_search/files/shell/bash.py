@@ -227,9 +227,9 @@ class Script:
                 return
             opened = len(self.open)
             goes_on = is_for or self._run(node.blocks[0], asks=True) is not (node.words[0] == "until")
-            asked = [at for at in self.open[opened:] if at in self.guesses]
-            if asked and all(name.isdigit() for at in asked for name in self.guesses[at].names):
-                for at in asked:  # options that it may be started with
+            guessed = [at for at in self.open[opened:] if at in self.guesses]
+            if guessed and all(name.isdigit() for at in guessed for name in self.guesses[at].names):
+                for at in guessed:  # options that it may be started with
                     self.guesses.pop(at, None)
                 return
             if not goes_on:
@@ -242,7 +242,7 @@ class Script:
                 if leave.word != "continue":
                     raise
             is_same = before == (self.variables.values, self.variables.arguments)
-            if is_same or asked or (is_counted and node.at in self.guesses):
+            if is_same or guessed or (is_counted and node.at in self.guesses):
                 return  # it waits for the machine, or ends where only the machine knows
             self.variables.number(step)
 
