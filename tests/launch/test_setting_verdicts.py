@@ -88,6 +88,7 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     ("primus", "mamba_num_heads", {"model_type": "mamba", "spec": ["m", "hybrid_stack_spec"]}, {}, True),
     ("primus", "multi_latent_attention", {"model_type": "mamba", "hybrid_attention_ratio": 0.0}, {}, False),
     ("primus", "multi_latent_attention", {"model_type": "mamba", "hybrid_attention_ratio": 0.25}, {}, True),
+    ("primus", "virtual_pipeline_model_parallel_size", {"num_virtual_stages_per_pipeline_rank": 4}, {"pp": 4}, False),
     ("nemo", "tp_comm_overlap", {}, {"tp": 2, "sequence_parallel": False}, False),
     ("nemo", "vocab_extra_ids", {"vocab_size": 1000}, {}, False),
     ("megatron", "attention_backend", {"transformer_impl": "local"}, {}, False),
