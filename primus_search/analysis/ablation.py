@@ -9,9 +9,9 @@ Two figures per knob. `alone`: the candidate with that knob off (and what the ru
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, word
 from primus_search.exploration.run_folder.candidates_file import Kept

@@ -6,12 +6,12 @@ a larger batch, graphs, an axis the space leaves out) show what a change of plan
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.units import GB
 from primus_search.exploration.neighbours import Evaluator, Figures, Trial, Values, change_text
 from primus_search.files.source import read

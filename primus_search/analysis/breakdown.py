@@ -5,11 +5,11 @@ step is made of. Exposed seconds of the traffic table add up to the communicatio
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import layer_operations

@@ -5,12 +5,12 @@ inside the noise of one run are one choice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from string import ascii_uppercase
 from typing import Any
 
 from primus_search.analysis.row_words import Row, difference_in_words, number_format
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FITS, OUT_OF_MEMORY, room_to_fit_bytes
 from primus_search.cost.confidence.uncertainty import TIE

@@ -6,6 +6,7 @@ make it faster (advice), why not something else, what if the machine were anothe
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,6 @@ from primus_search.analysis.ablation import Ablation, Neighbour, ablations, step
 from primus_search.analysis.advice import Advice, advice
 from primus_search.analysis.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
 from primus_search.analysis.kernel_evidence import kernel_evidence, sentence
-from primus_search.base.dataclass import dataclass, fields, is_dataclass
 from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.fit import fit_probability
 from primus_search.cost.confidence.uncertainty import Confidence, confidence

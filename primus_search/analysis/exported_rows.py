@@ -1,9 +1,9 @@
 """Which rows of a run to export, whether their framework can start them, and the nearest that it can."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.units import GB
 from primus_search.exploration.neighbours import Evaluator, RuleViolation, Values, nearest_legal, values_of, word

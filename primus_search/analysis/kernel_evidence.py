@@ -1,6 +1,7 @@
 """How much of a projection's kernels is in the measured tables of the accelerator, by seconds."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from primus_search.cost.confidence.coverage import number_of, recipe_of
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s

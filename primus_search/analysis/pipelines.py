@@ -5,10 +5,11 @@ stages, layers as its layout deals them), its hops inside and between fast domai
 micro-batches of activations its device has room for.
 """
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from primus_search.analysis.breakdown import Stages, pipeline_costs, stages_of
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem, ScheduleError
 from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.exploration.run_folder.saved_run import SavedRun

@@ -6,11 +6,11 @@ left between A's winner and B's winner, both under B's inputs, is the choice of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.errors import InputError
 from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.shortlist import dominated_area

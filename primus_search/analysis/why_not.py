@@ -5,12 +5,12 @@ else free: a fair chance for the idea.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.declare.axes import AXIS, Reader, Word
 from primus_search.exploration import neighbours

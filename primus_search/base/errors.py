@@ -8,8 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
-
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 
 class PrimusSearchError(Exception):

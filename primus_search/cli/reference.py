@@ -6,13 +6,13 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 import typer
 
 from primus_search.base.cores import available_cores
-from primus_search.base.dataclass import asdict, dataclass
 from primus_search.base.units import GB
 
 

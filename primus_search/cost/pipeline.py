@@ -6,12 +6,12 @@ does, is filled in by `simulate` for the rows that are asked for exactly, groupe
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s

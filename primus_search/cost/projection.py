@@ -1,8 +1,8 @@
 """Projections of a table of candidates: named parts whose total is a property, so they always sum."""
 
+from dataclasses import dataclass, fields
 from enum import IntEnum
 
-from primus_search.base.dataclass import dataclass, fields
 from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
 

@@ -11,11 +11,11 @@ contain no communication. A piece that was not measured keeps its law.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations, recompute_shares
 from primus_search.cost.parts.operations import Module, Operation, Part, Pass, Work, tallied

@@ -7,11 +7,11 @@ resolved later, when model and clusters are known: reading yields `Word` items i
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import did_you_mean
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.declare.file_problems import FileProblems

@@ -1,9 +1,9 @@
 """Problems and notes that are found in one document, collected so that all are shown at once."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.source import Document, Keys
 

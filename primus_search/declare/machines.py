@@ -1,11 +1,11 @@
 """The clusters of a space file: devices, prices, stacks, frameworks and sizes by name, in every combination."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import did_you_mean
 from primus_search.declare import variants
 from primus_search.declare.file_problems import FileProblems

@@ -8,9 +8,9 @@ about it points at the flag or variable, and the run can record what won.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.declare.axes import AXIS
 from primus_search.declare.space_schema import SECTIONS, SpaceFile

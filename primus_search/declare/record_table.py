@@ -9,11 +9,11 @@ import io
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.errors import UNREADABLE, InputError, Problem, did_you_mean
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import finite_number, guarded, unguarded

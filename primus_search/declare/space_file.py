@@ -9,11 +9,11 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants

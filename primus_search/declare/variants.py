@@ -10,10 +10,10 @@ import dataclasses
 import itertools
 import typing
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_origin
 
 from primus_search.base import units
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import Problem, did_you_mean
 from primus_search.base.field_paths import value_at, with_value
 from primus_search.files.hardware_files import OF_THE_JOB, SECTIONS, Hardware, on_gpus

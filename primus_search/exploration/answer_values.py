@@ -1,6 +1,6 @@
 """The answer of a run as values, as run.json holds it: what to run, what it rests on, and the choices beside it."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

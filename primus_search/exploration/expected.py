@@ -5,9 +5,10 @@ together is where the model is least sure, so of two nearly equal rows the bette
 (docs/cost/uncertainty.md).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.confidence.coverage import had_regime
 from primus_search.cost.confidence.switch_evidence import unmeasured
 from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, site_ratio

@@ -4,11 +4,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.exploration.exhaustive.shortlist import Shortlist
 from primus_search.values.candidates import Floats, Ints
 

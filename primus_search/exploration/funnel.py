@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.guards.interrupts import Interrupted, results
 from primus_search.exploration.engines.local_engine import Engine, WorkerLost, affordable, peak_rss_bytes
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, collect, silent

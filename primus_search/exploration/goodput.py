@@ -15,8 +15,8 @@ checkpoints. A zero switches its term off: no failures without an MTBF, free che
 """
 
 import math
+from dataclasses import dataclass
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

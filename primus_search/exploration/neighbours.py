@@ -5,6 +5,7 @@ configurations on one cluster of a space with the rules and the projection of th
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import asdict, dataclass, field, replace
 from primus_search.cost.confidence.uncertainty import most_ratio
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection

@@ -14,12 +14,12 @@ than the switches between them change the projection, and by the whole error of 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.cost.confidence.uncertainty import RUN_NOISE, configuration_error, likeness, places_of
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Projection

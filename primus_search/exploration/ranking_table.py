@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.cost.confidence.fit import (
     DEVIATIONS_TO_END,
     FIT_THRESHOLD,

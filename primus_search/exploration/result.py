@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.findings import FunnelStage
 from primus_search.exploration.neighbours import Evaluator, OwnConfiguration

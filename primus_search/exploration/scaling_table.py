@@ -7,11 +7,11 @@ energy    busy watts of the job's devices and idle watts of its spare nodes, for
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.base.dataclass import asdict, dataclass
 from primus_search.base.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from primus_search.cost.confidence.fit import DEVIATIONS_TO_END
 from primus_search.cost.confidence.uncertainty import TIE

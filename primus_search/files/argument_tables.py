@@ -7,10 +7,10 @@ The tables are written by a tool from the framework's own parser.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.files.known_keys import key_rows
 
 

@@ -18,12 +18,12 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.cost.confidence.switch_evidence import SWITCHES, SwitchEvidence

@@ -6,10 +6,10 @@ so that a reader can say what it did not understand (`unread_keys`).
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Self, TypeVar
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import LARGEST, LARGEST_WHOLE
 from primus_search.files.source import Document, Keys

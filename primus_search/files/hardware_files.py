@@ -20,11 +20,11 @@ otherwise are reported in `notes`, never silently dropped.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from primus_search.base import units
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.files import MAX_TABLE_BYTES, is_recording, read_bytes
 from primus_search.base.guards.values import name_problem

@@ -15,10 +15,10 @@ refuses the file by that key's name. `--ignore KEY` drops a key knowingly; the m
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.search_path import roots
 from primus_search.files.source import read

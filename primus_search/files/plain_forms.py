@@ -7,12 +7,12 @@ from_plain(Accelerator, plain)                       the accelerator again
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import core_schema
 
-from primus_search.base.dataclass import dataclass, fields, is_dataclass
 from primus_search.base.guards.values import LARGEST
 from primus_search.values import model
 from primus_search.values.machine.stack import MeasuredSwitches

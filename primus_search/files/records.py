@@ -17,12 +17,12 @@ import dataclasses
 import math
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from primus_search.base import units
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import range_problem
 from primus_search.files.search_path import FileKind, find, is_path, names, unknown

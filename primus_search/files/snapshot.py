@@ -13,10 +13,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes, working_folder
 from primus_search.files.search_path import MOUNTED, roots, sites

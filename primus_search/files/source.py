@@ -14,13 +14,13 @@ import os
 import pickle
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import read_text, working_folder
 

@@ -7,10 +7,10 @@ The keys of a launcher are `lora` of its table, those of a framework `adapters` 
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.files.known_keys import key_table
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.launch.contract import fits, holds, is_off, number_in

@@ -4,9 +4,9 @@ packing_in({"packing": True, "max_length": 8192}, keys)      # {"packing": "toke
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.launch.contract import holds
 from primus_search.values.lengths import BALANCED, PackedAs, Packing
 from primus_search.values.machine.framework import Settings

@@ -1,10 +1,10 @@
 """One experiment of a framework: a candidate in words with its sizes, and notes on settings that no axis covers."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import Problem
 from primus_search.launch.contract import notes_of
 from primus_search.launch.decided import decided_keys, decided_numbers

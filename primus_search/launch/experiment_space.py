@@ -1,10 +1,10 @@
 """An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.units import GIB
 from primus_search.declare.overrides import set_values

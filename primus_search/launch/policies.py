@@ -4,9 +4,9 @@ policy_in({"algorithm.adv_estimator": "grpo", ...}, keys)     # {"task": "grpo",
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.launch.contract import holds, number_in
 from primus_search.values.machine.framework import Settings
 from primus_search.values.tasks import TASKS, Task

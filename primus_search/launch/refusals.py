@@ -9,10 +9,10 @@ order, each with its source by release. Given values are laid over the defaults,
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.guards.values import finite_number, whole_number
 from primus_search.files.argument_tables import Argument, arguments, flags_of
 from primus_search.files.expressions import FUNCTIONS, filled_in, parsed, value_of

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare.record_table import read_records
 from primus_search.learning.logged_job import with_assumptions

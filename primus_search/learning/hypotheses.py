@@ -7,6 +7,7 @@ the devices that the stack was measured on: software of 2021 does not run on a G
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.field_paths import with_column
 from primus_search.cost.project import Projector
 from primus_search.files.hardware_files import load_stack

@@ -11,10 +11,10 @@ run     facts of the reading, the first that is printed whole; a*b: the product 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.guards.values import finite_number
 from primus_search.learning.conclusion import conclude, product
 from primus_search.learning.reading import LogReading, MemoryKind, StepLine

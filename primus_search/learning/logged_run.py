@@ -6,11 +6,11 @@ what is still missing is a problem by name. Values that `LogReading.assumed` lis
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import Hardware, load_cluster, load_hardware

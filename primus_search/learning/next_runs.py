@@ -7,11 +7,11 @@ choice after it is the best one under those weights. PlacedRows are picked one b
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from primus_search.base.cores import one_blas_thread
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
 from primus_search.learning import posterior as mixtures
 from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses

@@ -15,13 +15,13 @@ decide. Peaks of memory count in the weights through one factor per hypothesis. 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import ndtr
 
 from primus_search.base.cores import one_blas_thread
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, MOE_FACTOR, likeness, places_of
 from primus_search.cost.memory.counted_bytes import counted_bytes

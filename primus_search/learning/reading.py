@@ -14,11 +14,10 @@ Left out, in this order:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 from typing import Any
-
-from primus_search.base.dataclass import asdict, dataclass, field, replace
 
 
 class MemoryKind(StrEnum):

@@ -9,11 +9,11 @@ expect; widths of bands are the mixture's.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.cost.confidence.uncertainty import MEMORY, MODEL_ERROR, own_regime
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning import posterior as mixtures

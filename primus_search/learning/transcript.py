@@ -6,10 +6,10 @@ last one before the iterations wins; a reader turns those it needs into numbers.
 
 import re
 from collections.abc import Container
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.guards.values import finite_number
 from primus_search.learning.logs import table
 from primus_search.learning.reading import Death, MemoryKind, Steady, StepLine, steady

@@ -14,12 +14,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from threading import Event
 from typing import Any, ClassVar
 
-from primus_search.base.dataclass import asdict, dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import read_mapping, write_whole
 from primus_search.base.guards.interrupts import check

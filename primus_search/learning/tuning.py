@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -16,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.interrupts import results
 from primus_search.cost.confidence.fit import FITS

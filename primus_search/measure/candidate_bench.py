@@ -14,10 +14,10 @@ device and versions. `--save-benchmark` writes the same format and `--load-bench
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import asdict, dataclass, field, replace
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import write_whole, writing
 from primus_search.cost.stage import Key, MeasuredLayers, PieceSeconds, key_of

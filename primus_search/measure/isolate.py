@@ -18,11 +18,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.guards import interrupts
 from primus_search.base.guards.files import write_whole
 

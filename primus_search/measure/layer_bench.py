@@ -13,6 +13,7 @@ apart by a second run whose parameters are frozen: it does everything but weight
 import datetime
 import json
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from primus_search.base.dataclass import asdict, dataclass, field, replace
 from primus_search.files.plain_forms import from_plain, to_plain
 from primus_search.measure.device import torch_device as devices
 from primus_search.measure.device.device_info import CPU, describe

@@ -22,12 +22,12 @@ errors stay below: a candidate FITS (`cost.confidence.fit`) where the upper boun
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.units import GB
 from primus_search.cost.memory.activations import exchanges_heads, layer_activations
 from primus_search.cost.memory.pipeline_moments import relief_of

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from primus_search.base.dataclass import asdict, dataclass
 from primus_search.base.guards import interrupts
 from primus_search.measure import isolate
 from primus_search.measure.device.device_info import CPU, CUDA, LARGEST_MMAP_THRESHOLD, resident_bytes

@@ -13,12 +13,12 @@ projection than the luckiest so far; at most top_k shapes, and only while second
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.guards.files import cache_folder
 from primus_search.cost.confidence.fit import FITS, fit_probability, fit_verdict
 from primus_search.cost.project import Projector

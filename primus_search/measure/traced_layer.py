@@ -1,6 +1,6 @@
 """What a trace of one layer finds."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

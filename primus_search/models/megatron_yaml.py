@@ -16,11 +16,11 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.fields import Fields, Located
 from primus_search.files.known_keys import key_rows, key_table, known_keys

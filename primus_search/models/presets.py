@@ -5,10 +5,10 @@ with its title, its source and what its publisher says about its size. Who reads
 a preset itself, an experiment on a named model: it is a service (`base.lazy.provided`).
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import is_recording
 from primus_search.base.lazy import provided

@@ -1,9 +1,9 @@
 """Why figures moved: the steps of `compare` from the baseline's run to tonight's, and what the code itself moved."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from primus_search.analysis.run_comparison import Comparison, Difference
-from primus_search.base.dataclass import dataclass
 from primus_search.exploration.neighbours import values_of
 from primus_search.exploration.run_folder.candidates_file import Kept
 from primus_search.exploration.run_folder.saved_run import SavedRun

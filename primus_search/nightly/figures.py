@@ -3,13 +3,13 @@
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.project import Projector
 from primus_search.evidence.published.convert import validated
 from primus_search.evidence.validate.first_choices import first_choices, sweeps

@@ -6,13 +6,13 @@ night.passed, night.checks, night.causes
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from primus_search.analysis.labels import short
 from primus_search.analysis.run_comparison import Comparison, hypervolume
 from primus_search.analysis.run_comparison import compare as compared
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import GB
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.saved_run import SavedRun

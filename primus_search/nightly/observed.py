@@ -8,13 +8,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
-from primus_search.base.dataclass import asdict, dataclass, replace
 from primus_search.base.errors import UNREADABLE, InputError, NothingFits, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, locked, read_text, write_whole
 from primus_search.base.guards.interrupts import Interrupted

@@ -15,10 +15,10 @@ Read like a space file: every problem at once, with file, line and path. Variabl
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from primus_search.analysis.labels import counted
-from primus_search.base.dataclass import asdict, dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.declare import load_space
 from primus_search.files.fields import Fields

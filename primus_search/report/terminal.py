@@ -8,6 +8,7 @@ The progress of a search, on standard error: the best candidates so far, and how
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -15,7 +16,6 @@ from rich.table import Table as RichTable
 
 from primus_search.analysis.answer import answer_of
 from primus_search.analysis.labels import between, chance, evidence_of, rests, short
-from primus_search.base.dataclass import dataclass
 from primus_search.base.html_templates import rendered
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import FIT_THRESHOLD

@@ -43,11 +43,11 @@ of its gradient plus f + 2 (b + w) + f: what no lifetime sees, that the rank doe
 Valid: for every order, fused or split, of unequal stages too. Compared with proven optima in the tests.
 """
 
+from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.schedule.costs import Floats, StageCosts
 from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Asked, Request, make_request

@@ -1,11 +1,11 @@
 """What one micro-batch costs in each virtual stage, and between them."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError
 from primus_search.base.guards.values import LARGEST
 from primus_search.schedule.table import Placement, rank_of_stage

@@ -11,6 +11,7 @@ priced with it.
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import primus_search.schedule.algorithms as algorithms
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError, did_you_mean
 from primus_search.base.guards.files import table_beside
 from primus_search.schedule.costs import Costs, Floats, StageCosts

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule.bounds import lower_bound
 from primus_search.schedule.costs import Costs

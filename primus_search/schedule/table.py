@@ -12,6 +12,7 @@ that runs up, each with half of the micro-batches numbered from 0.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -19,7 +20,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule.simulation import pass_kernels
 

@@ -15,12 +15,12 @@ import ast
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Literal
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError, did_you_mean
 from primus_search.schedule import algorithm
 from primus_search.space.context import DERIVED, FACTS, Cells, GridJob

@@ -1,6 +1,7 @@
 """What legality rules see: the job, and columns of axis values for some cells of the grid."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any, Self
@@ -8,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import GB
 from primus_search.schedule import Algorithm, algorithm
 from primus_search.space.types import AXES, Axis, ClusterChoice, Space

@@ -13,6 +13,7 @@ Legal cells of a few axes, built axis by axis so that an illegal corner is cut b
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -20,7 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.space.context import Cells, Column, GridJob, reads
 from primus_search.space.rules import Keeps, Rule, conditionals_of, rules_of
 from primus_search.space.types import ClusterChoice, Space

@@ -11,12 +11,12 @@ A framework's contract as legality rules: what it cannot express, what it refuse
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.guards.files import table_beside
 from primus_search.space.constraints import parse
 from primus_search.space.context import Cells, Column, GridJob

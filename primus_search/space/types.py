@@ -5,9 +5,9 @@ and pipeline layouts `Layout`. `declare` turns a file into this; `enumerate` tur
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.values.candidates import COLUMN_NAMES
 from primus_search.values.job import Job
 from primus_search.values.layout import Layout

@@ -7,13 +7,13 @@ bool. Words (schedule, layout) are stored as codes into a vocabulary that travel
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass, fields, replace
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.knobs import CpComm as CpComm
 from primus_search.values.knobs import CudaGraph as CudaGraph

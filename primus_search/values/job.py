@@ -1,6 +1,7 @@
 """One training job: a model, the cluster it runs on, and what one optimizer step trains."""
 
-from primus_search.base.dataclass import dataclass, replace
+from dataclasses import dataclass, replace
+
 from primus_search.values.candidates import Candidates, Degrees, degrees
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import Cluster

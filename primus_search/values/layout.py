@@ -5,12 +5,12 @@ norm, the loss and any multi-token-prediction modules) on the last, unless a lay
 """
 
 import re
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass, fields
 from primus_search.base.errors import ScheduleError
 from primus_search.values.model import Model
 

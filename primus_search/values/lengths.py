@@ -5,12 +5,12 @@ and squares of lengths, to which attention that keeps to documents is proportion
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.values.candidates import Floats, Ints
 
 Packing = Literal["cut", "whole", "token_budget", "unpadded", "pad_to_longest", "pad_to_window"]

@@ -7,9 +7,9 @@ logs.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.field_paths import differences, located, with_value
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job

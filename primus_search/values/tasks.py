@@ -5,9 +5,8 @@ and under the reference, values of the critic. All are passes over the same rows
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
-
-from primus_search.base.dataclass import dataclass
 
 Task = Literal["pretrain", "sft", "lora", "qlora", "dpo", "grpo", "ppo"]
 """All weights from scratch or of a checkpoint; adapters beside frozen ones; preferences; rollouts without and with a

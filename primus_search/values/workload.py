@@ -1,8 +1,9 @@
 """What is trained per step: sequence length, global batch, and how evenly tokens reach the experts."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.values.candidates import Ints
 from primus_search.values.lengths import Filling, GroupShares, Lengths, Packing, filling, group_shares
 from primus_search.values.model.adapters import Adapters

@@ -10,13 +10,13 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import opened, read_bytes
 from primus_search.values.candidates import Floats

@@ -10,13 +10,13 @@ those measure takes the place of the projection, and the missing time that they 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from primus_search.analysis.slow_jobs.step_patterns import Pattern, PatternKind, patterns
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.neighbours import figures_of
 from primus_search.exploration.ranking_table import RankingTable

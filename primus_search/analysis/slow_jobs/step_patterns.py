@@ -7,11 +7,11 @@ the log is a drift or a change of level, whichever leaves the smaller squares; b
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.learning.reading import MAD_TO_SIGMA, StepLine, after_warm_up
 from primus_search.values.candidates import Bools, Floats, Ints
 

@@ -17,10 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-
-from primus_search.base.dataclass import dataclass, field
 
 if TYPE_CHECKING:
     import subprocess

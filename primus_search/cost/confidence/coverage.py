@@ -8,10 +8,10 @@ device.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import graph_spread
 from primus_search.cost.laws.measured_correction import RECIPES

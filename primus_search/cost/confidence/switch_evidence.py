@@ -7,10 +7,10 @@ out of the fit: the expected gain.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.space.memo import distinct
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, joined
 from primus_search.values.knobs import KNOBS

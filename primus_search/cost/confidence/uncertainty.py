@@ -26,11 +26,11 @@ near a run has much of what the stack leaves of that run (`run_ratio`):
 """
 
 import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.parts.mixer_operations import unmeasured_mixers
 from primus_search.cost.projection import Projection, Step

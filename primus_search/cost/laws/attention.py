@@ -14,13 +14,13 @@ The `unfused` family stores the scores: two batched GEMMs over the full square a
 over seq_q x seq_kv elements. Parameters: `accelerator.AttentionLaw`; errors: docs/cost/attention.md.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NotRequired, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.laws.gemm import GemmPass, tiled_s
 from primus_search.cost.laws.measured_correction import measured_over_law
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s

@@ -18,12 +18,12 @@ Valid: docs/cost/collectives.md compares them with measured sweeps per accelerat
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import wraps
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.laws.measured_correction import measured_over_law
 from primus_search.values.candidates import Floats, Ints
 from primus_search.values.machine.network import Network

@@ -9,9 +9,10 @@ Symbols: t tokens, u tokens split by sequence parallelism, R routed rows (see `s
 heads, d head size, F inner size of an MLP, 2 bytes per BF16 element.
 """
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.cost.memory.adapter_memory import adapter_output_gradients, kept_beside_frozen, unpacked_bytes
 from primus_search.cost.memory.mixer_memory import Saved, has_up_again, mixer_outputs, mixer_tensors
 from primus_search.cost.memory.share import BF16_BYTES, FP8_BYTES, FP32_BYTES, MASK_BYTES, Share

@@ -8,12 +8,12 @@ that is one per rank: p - r micro-batches.
     array([4.])
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.values.candidates import Floats, PipelineOrder
 
 STEADY_ROUNDS = 4

@@ -13,9 +13,10 @@ Source: Megatron-Core tensor_parallel/cross_entropy.py, fusions/fused_cross_entr
 common/triton/cross_entropy.py, PyTorch distributed/tensor/parallel/loss.py.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share, shards_weights
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import Stack

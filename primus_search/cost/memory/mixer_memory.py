@@ -1,8 +1,9 @@
 """Parameters on one device and saved tensors of mixers other than plain attention, from their lists of projections."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.memory.share import BF16_BYTES, FP32_BYTES, Share
 from primus_search.values.candidates import Bools, Floats, Recompute
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, Mixer, Split

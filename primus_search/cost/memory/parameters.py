@@ -8,9 +8,10 @@ Source: Rajbhandari 2020 (arXiv:1910.02054) section 3 for what each stage of ZeR
 optimizer and docs/source/api-guide/dist_optimizer.md for 6 + 12/d bytes; PyTorch FSDP2 (fully_shard).
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.laws.optimizer import END_MOMENTS, MATRIX_MOMENTS
 from primus_search.cost.memory.mixer_memory import mixer_share_params
 from primus_search.cost.memory.padded_buffers import padded

@@ -1,9 +1,10 @@
 """Bytes per unit of `ranks`, split by the part of `Memory` each unit fills: one column per (part, unit) that counts."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import has_inputs_away, layer_activations, layer_input, seen
 from primus_search.cost.memory.logits import head_memory, head_weight_gradient

@@ -6,13 +6,13 @@ bytes are at least 0, so a moment whose units another moment equals or exceeds e
 is dropped here, once per pipeline shape, and a handful of moments per shape remain however many stages there are.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.memory.held_microbatches import HeldMicrobatches, held_microbatches
 from primus_search.values.candidates import Columns, Floats, PipelineOrder, RecomputeMethod
 from primus_search.values.layout import Layout, StageLayers, dealt_layers

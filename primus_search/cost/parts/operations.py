@@ -6,6 +6,7 @@ forward seconds per module (for recompute). One list serves time, the `explain` 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import EllipsisType
 from typing import NamedTuple
@@ -13,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, with_experts_of
 from primus_search.cost.laws.gemm import GATHERS_LOW, GemmPass, gemm_s, operand_cast_s, quantize_s

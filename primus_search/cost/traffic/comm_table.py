@@ -4,10 +4,11 @@ Every communication term returns its traffic in this form, so that a total, its 
 `primus-search explain` come from the same columns.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.parts.operations import Pass
 from primus_search.values.candidates import Floats
 

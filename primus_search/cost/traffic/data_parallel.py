@@ -16,10 +16,10 @@ until only the last bucket is left; both ends are computed once per distinct key
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.traffic.comm_table import Comm, comm, exposed_s

@@ -10,9 +10,10 @@ Source: Zhao et al. 2023 (arXiv:2304.11277) sections 3-4 for the order and the p
 messages of their own; where those are the replicas of the dense weights, a layer is one group and one message.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.units import BF16_BYTES, FP8_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_reduce_s, reduce_scatter_s
 from primus_search.cost.laws.gemm import quantize_s

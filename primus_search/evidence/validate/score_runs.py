@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
 from primus_search.base.cores import spread
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.positions import places
 from primus_search.cost.confidence.fit import fit_probability, fit_verdict

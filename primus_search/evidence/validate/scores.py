@@ -3,10 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.positions import places
 from primus_search.values.candidates import Floats
 

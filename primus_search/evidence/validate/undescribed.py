@@ -7,11 +7,11 @@ these: 11.3 % in the median, 32.9 % at the 90th percentile, 2026-11-24.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.positions import places
 from primus_search.cost.confidence.uncertainty import NOTHING, Exposed, site_half_width
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation

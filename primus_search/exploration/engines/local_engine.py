@@ -21,13 +21,13 @@ import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from primus_search.base.cores import available_cores, control_group_values
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.guards import interrupts
 from primus_search.base.units import GB

@@ -1,10 +1,10 @@
 """Candidates of one outer cell that memory cannot tell apart, as bundles: decided once for all of them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.space.enumerate import Enumerator, GridRows
 from primus_search.values.candidates import Ints
 

@@ -3,11 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import accumulate
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.guards.interrupts import Interrupted, signal_of
 from primus_search.exploration.engines.local_engine import Engine
 from primus_search.exploration.exhaustive.evaluate import Funnel, Task

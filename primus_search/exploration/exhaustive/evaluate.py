@@ -7,12 +7,12 @@ of its group and from the frontier, so that the order in which rows are looked a
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.cost.project import HOP_READS, SHAPE_READS, Projector
 from primus_search.exploration.exhaustive.bounds_and_steps import GridCosts, Pipelines
 from primus_search.exploration.exhaustive.shortlist import (

@@ -6,10 +6,10 @@ is kept depends on the rows alone and not on who found them first. No step is ex
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, fields, replace
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
 from primus_search.values.knobs import Fp8
 

@@ -5,6 +5,7 @@ Written at the end of a search, and again, in part, when its first rows are meas
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass, fields
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.ranking_table import FIGURES, MEASURED, PROJECTED, RUN, TRACED, RankingTable

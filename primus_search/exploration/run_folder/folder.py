@@ -15,6 +15,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import numpy as np
 
-from primus_search.base.dataclass import asdict, dataclass, replace
 from primus_search.base.errors import InputError, PrimusSearchError, Problem
 from primus_search.base.guards.files import PACKAGE, TEMPORARY, fingerprint_of, replacing, writing
 from primus_search.base.guards.values import finite, guarded

@@ -11,12 +11,12 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.exploration.exhaustive.shortlist import Shortlist, ShortlistRows
 from primus_search.exploration.findings import Findings, Miss

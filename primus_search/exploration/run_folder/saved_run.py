@@ -7,12 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import UNREADABLE, InputError, Problem
 from primus_search.base.guards.files import cache_folder, write_whole
 from primus_search.base.guards.values import LARGEST_WHOLE, unguarded

@@ -7,11 +7,11 @@ those with the same first choices are neighbours, and each axis narrows a range 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.space.enumerate import INNER, OUTER, Block, Enumerator, columns_of
 from primus_search.space.types import AXES
 from primus_search.values.candidates import Ints

@@ -19,6 +19,7 @@ format): `optuna-dashboard study.log` opens it.
 import math
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +27,6 @@ from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.guards.interrupts import Interrupted, check, signal_of
 from primus_search.base.units import GB
 from primus_search.exploration.exhaustive.collect import Budget, Collected, Progress, Tick, leaders, silent

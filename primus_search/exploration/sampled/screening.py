@@ -5,9 +5,10 @@ best rows or the frontier, whatever its pipeline does, is never projected. It is
 a few thousand rows at a time.
 """
 
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.exploration.exhaustive.evaluate import BOUND_SLACK, Funnel
 from primus_search.exploration.exhaustive.shortlist import (
     NO_ROWS,

@@ -6,6 +6,7 @@ Asking a journal directly would write to disk for each parameter of each trial.
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.values.knobs import WORDED
 
 MULTI_OBJECTIVE = ("nsga2", "nsga3")

@@ -10,10 +10,10 @@ Functions of the file, and of files that it imports and that are there, are foll
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.python.python_operators import LONGEST, NOTHING, of_function, of_method, operated
 from primus_search.files.python.python_values import EVERY, CallRecord, Name, Unknown, is_open

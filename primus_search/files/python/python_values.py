@@ -3,10 +3,9 @@
 CallRecord("Trainer.Config", fields={"training": CallRecord(...)}).at("training.steps")
 """
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
-
-from primus_search.base.dataclass import dataclass, field
 
 EVERY = "every "
 """What begins the field that stands for all parts of a class (`model.traverse(RMSNorm.Config)`)."""

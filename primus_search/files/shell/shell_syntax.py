@@ -6,8 +6,7 @@ A word is raw text: quotes, `$...` and brackets stand in it as they are written 
 """
 
 import re
-
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?<!\w)[A-Za-z_]\w*+(?:\[[^\]]{0,200}\])?\+?=$")
 _REDIRECTION = re.compile(r"(?:\d{1,4}|&)?(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")

@@ -7,8 +7,8 @@ tests.doubts     # ["[ -f data.bin ]"]
 
 import fnmatch
 import re
+from dataclasses import dataclass, field
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.files.shell.shell_variables import UNSET, Variables
 
 OUTPUT = "$("

@@ -11,9 +11,9 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.base.guards.values import whole_number
 from primus_search.files.known_keys import key_table
 from primus_search.files.shell.shell_syntax import DEEPEST, LONGEST, behind, closing, tokens

@@ -1,10 +1,10 @@
 """What other launchers call the settings of a contract: one table for each, `spaces/keys/launchers.yaml`."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.files.known_keys import key_table
 from primus_search.files.plain_forms import from_plain
 from primus_search.launch.adapters import LoraKeys

@@ -9,13 +9,13 @@ writes them.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table

@@ -11,10 +11,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework

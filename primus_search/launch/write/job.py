@@ -1,10 +1,10 @@
 """What a launch file is written from: the candidate in words, and what it trains on which machine."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, fields, replace
 from primus_search.base.errors import PrimusSearchError
 from primus_search.space import ClusterChoice, Space
 from primus_search.values.candidates import Candidates

@@ -1,11 +1,11 @@
 """The files that start a candidate, by the writer of its framework, and a folder that holds them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import writing
 from primus_search.launch.adapters import adapter_settings

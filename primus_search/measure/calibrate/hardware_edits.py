@@ -5,8 +5,8 @@ network's section, numbers that were not fitted. A leaf is `key: {value: 0.75, s
 """
 
 import re
+from dataclasses import dataclass
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.source import parse
 from primus_search.measure.calibrate.kernel_fit import Calibration, Fitted, StageResult

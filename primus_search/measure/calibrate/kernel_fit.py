@@ -10,6 +10,7 @@ those of points left out: whole shapes at a time, in `FOLDS` folds.
 import math
 import zlib
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.field_paths import value_at, with_value
 from primus_search.files.hardware_files import load_hardware

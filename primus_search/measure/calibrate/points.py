@@ -8,11 +8,11 @@ there and becomes fields here; rows that state a threshold, an average or a best
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import LARGEST_WHOLE

@@ -1,10 +1,10 @@
 """A site against its hardware file: measured points of one device over what the file expects of them."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import InputError, Problem
 from primus_search.cost.laws import collectives
 from primus_search.files.hardware_files import Hardware

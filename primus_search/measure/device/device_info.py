@@ -6,11 +6,11 @@ training processes on two cores really are. On CUDA and ROCm a device is a GPU. 
 
 import platform
 import sys
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from primus_search.base.cores import available_cores
-from primus_search.base.dataclass import dataclass
 
 CPU, CUDA = "cpu", "cuda"
 TORCH_NAMES = {CPU: "cpu", CUDA: "cuda"}  # of a device of each kind; ROCm's is called cuda too

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from primus_search.base.dataclass import dataclass
 from primus_search.files.source import read
 from primus_search.measure import rank_group
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, describe

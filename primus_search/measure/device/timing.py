@@ -15,10 +15,10 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from statistics import median
 from threading import Event, Thread
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.measure.device.device_info import CPU
 from primus_search.measure.device.torch_device import clock
 

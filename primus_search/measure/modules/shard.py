@@ -1,8 +1,8 @@
 """What one device holds of one layer: the sizes a candidate gives to the modules. No torch here."""
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.values.candidates import Candidates, Fp8, GroupedGemm, Recompute
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import Model

@@ -8,12 +8,12 @@ Mixed precision: BF16 weights, FP32 main gradients, FP32 masters and moments, 18
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from primus_search.base.dataclass import dataclass
 from primus_search.measure.modules.fused_operations import fused_loss, rms_norm, swiglu
 from primus_search.measure.modules.shard import COUNTED_BYTES
 from primus_search.values.machine.accelerator import MemoryLaw

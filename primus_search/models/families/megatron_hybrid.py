@@ -12,9 +12,9 @@ primus/backends/megatron/core/models/hybrid and primus/configs/models/megatron (
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.files.fields import Fields
 from primus_search.files.known_keys import key_table
 from primus_search.models.families import parts

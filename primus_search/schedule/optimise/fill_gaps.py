@@ -13,10 +13,11 @@ Every zero-bubble schedule here is an order of forwards and input gradients, whi
 which depend on the costs and on the memory. This module does the second part for all of them.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import TOLERANCE, Request

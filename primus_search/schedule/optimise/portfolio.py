@@ -7,10 +7,10 @@ search on single passes at the end.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.schedule.bounds import bound
 from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.optimise.anneal import CLOSE, anneal

@@ -8,9 +8,10 @@ activations alive, long ones fill the warm-up. Passes of one slot and no communi
 arXiv:2405.15362 (V-Half, V-Min, 1F1B-V); the costs as they are give others.
 """
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.base.guards.files import table_beside
 from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.registry import Request

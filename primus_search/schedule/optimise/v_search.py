@@ -8,11 +8,11 @@ are built on the grid.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.schedule.bounds import pace_of_memory
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.optimise.fill_gaps import delay_limits, gaps_filled, split_backward

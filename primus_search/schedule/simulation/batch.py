@@ -10,12 +10,12 @@ more than 1 where the critical loop spans several micro-batches: 1F1B with hops 
 `find` checks on the order itself that it repeats, dependencies included; what does not repeat is walked through.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from primus_search.base.dataclass import dataclass
 from primus_search.schedule.costs import Floats
 from primus_search.schedule.kernel_cache import njit
 from primus_search.schedule.simulation import batch_kernels

@@ -5,12 +5,12 @@ F(s, i) needs F(s-1, i) + comm; B(s, i) needs B(s+1, i) + comm, on the last stag
 takes B + W and its input gradient leaves at its end. Communication blocks nobody.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.base.dataclass import dataclass
 from primus_search.base.errors import ScheduleError
 from primus_search.schedule.costs import Costs, Floats, StageCosts
 from primus_search.schedule.simulation import pass_kernels

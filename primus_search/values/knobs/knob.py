@@ -1,12 +1,12 @@
 """What a knob is: the kind of its values, the cost terms that read it, how its values are printed and read back."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum, IntFlag, auto
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from primus_search.base.dataclass import dataclass, field
 from primus_search.values.layout import Layout
 
 if TYPE_CHECKING:

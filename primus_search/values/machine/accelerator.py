@@ -11,8 +11,8 @@ under full load, which is what training sees. A measurement of a few iterations 
 """
 
 import re
+from dataclasses import dataclass
 
-from primus_search.base.dataclass import dataclass
 from primus_search.values.machine.kernel_tables import NO_TABLES, Tables
 
 

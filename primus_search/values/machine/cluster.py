@@ -1,6 +1,7 @@
 """The machine a job runs on: accelerators, the links between them, the software stack, and how many nodes."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.network import Network
 from primus_search.values.machine.ranges import CAPACITY

@@ -9,11 +9,11 @@ release. `space.rules` turns a contract into legality rules, `export` writes and
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.values.lengths import PackedAs
 
 ANY = "any"

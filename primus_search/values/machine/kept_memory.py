@@ -1,6 +1,6 @@
 """What a stack keeps in a device's memory: bytes, copies, pools and slack."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,7 @@
 """
 
 from collections.abc import Iterator
-
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 GROUPED = "grouped_gemm"
 """Kind of a call that multiplies for all experts of a rank, in tables, ranges and files of points."""

@@ -8,9 +8,9 @@ number. Parameters come from `hardware/*.yaml`; the formulas live in `cost/laws/
     pod      devices behind one layer of the scale-out fabric; traffic that leaves it may run slower
 """
 
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from primus_search.base.dataclass import dataclass, fields
 from primus_search.values.machine.kernel_tables import NO_TABLES, Tables
 
 

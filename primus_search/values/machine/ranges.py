@@ -15,8 +15,7 @@ Recipes are named as in `candidates.Fp8`, BF16 as bf16.
 """
 
 from collections.abc import Mapping, Sequence
-
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
 
 OCTAVE = 2.0
 """Laws are smooth: up to this factor beyond the ends of a range still counts as measured."""

@@ -11,9 +11,9 @@ One class per group, whose docstring says what each field means. Formulas of kep
 
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol
 
-from primus_search.base.dataclass import dataclass, field, fields, is_dataclass, replace
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.machine.kept_memory import KeptMemory
 from primus_search.values.model import Model

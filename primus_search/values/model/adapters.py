@@ -6,9 +6,9 @@ joint product, `linear_q`, `linear_k`, `linear_v` and `linear_fc1_gate`, `linear
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_search.base.dataclass import dataclass, replace
 from primus_search.values.model.attention_mixers import Attention
 from primus_search.values.model.layer_kinds import LayerKind, NoFeedForward
 from primus_search.values.model.mixer import Mixer, WeightMatrix, column, row

@@ -1,9 +1,9 @@
 """Mixers with attention: multi-head and grouped-query, latent (MLA), compressed (DeepSeek-V4); the indexer of keys."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from primus_search.base.dataclass import dataclass
 from primus_search.values.model.mixer import MixingWork, WeightMatrix, attended_tokens, column, row, whole
 
 

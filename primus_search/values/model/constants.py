@@ -1,8 +1,7 @@
 """Constants of a model: numbers and words of its file that are no sizes."""
 
+from dataclasses import dataclass
 from typing import Any
-
-from primus_search.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ Fe expert ffn hidden, Fs shared-expert ffn hidden, V vocabulary, S sequence leng
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from primus_search.base.dataclass import dataclass, field, replace
 from primus_search.values.model.adapters import Adapters, adapted_matrices, adapter_params
 from primus_search.values.model.attention_mixers import Attention, LatentAttention, LatentMixer
 from primus_search.values.model.constants import Constants

@@ -1,6 +1,7 @@
 """Layers of a model: experts and other feed-forwards, and what makes two layers cost differently."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from primus_search.values.model.mixer import Mixer
 
 

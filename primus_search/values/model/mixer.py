@@ -6,10 +6,9 @@ backward. A new mixer is one file with a frozen dataclass of this shape, a row i
 of its core in `cost/parts/mixer_operations.py` where that is neither attention nor a scan in chunks.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
-
-from primus_search.base.dataclass import dataclass
 
 
 class Split(Enum):

@@ -1,6 +1,7 @@
 """Mixers with a state: Mamba-2, Gated DeltaNet, Kimi delta attention, Lightning attention, gated short convolution."""
 
-from primus_search.base.dataclass import dataclass
+from dataclasses import dataclass
+
 from primus_search.values.model.mixer import Mixer, MixingWork, WeightMatrix, column, row, whole
 
 

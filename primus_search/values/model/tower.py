@@ -1,11 +1,10 @@
 """Encoders of other inputs beside a language model: vision and audio towers with their projectors."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-from primus_search.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from primus_search.values.workload import Workload
