@@ -25,6 +25,7 @@ from primus_search.values.candidates import DEFAULTS
 from primus_search.values.machine.framework import ANY
 from primus_search.values.machine.stack import GROUP_OF
 from primus_search.values.tasks import Policy
+from tests.support.daily import today_or_all
 from tests.support.launched import assert_read
 
 SWIFT = """
@@ -720,16 +721,21 @@ def test_devices_that_only_generate_are_no_part_of_the_step(folder: Path) -> Non
     assert read_experiment(folder / "nemo_rl.yaml").world.gpus == 8
 
 
-@settings(max_examples=30)
-@given(tp=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 9), micro=st.integers(1, 4))
-def test_a_renamed_degree_is_that_of_the_contract(
-    tmp_path_factory: pytest.TempPathFactory, tp: int, nodes: int, micro: int
-) -> None:
-    text = SWIFT.replace("_model_parallel_size 4", f"_model_parallel_size {tp}").replace("NNODES=2", f"NNODES={nodes}")
-    path = tmp_path_factory.mktemp("swift") / "job.sh"
-    path.write_text(text.replace("--micro_batch_size 1", f"--micro_batch_size {micro}"), encoding="utf-8")
-    job = read_experiment(path)
-    assert (job.row["tp"], job.world.gpus, job.world.per_node, job.row["micro_batch_size"]) == (tp, 4 * nodes, 4, micro)
+@pytest.mark.parametrize("count", today_or_all(30, 100))
+def test_a_renamed_degree_is_that_of_the_contract(count: int, tmp_path: Path) -> None:
+    path = tmp_path / "job.sh"
+
+    @settings(max_examples=count)
+    @given(tp=st.sampled_from([1, 2, 4, 8]), nodes=st.integers(1, 9), micro=st.integers(1, 4))
+    def check(tp: int, nodes: int, micro: int) -> None:
+        text = SWIFT.replace("_model_parallel_size 4", f"_model_parallel_size {tp}")
+        text = text.replace("NNODES=2", f"NNODES={nodes}").replace("batch_size 1", f"batch_size {micro}")
+        path.write_text(text, encoding="utf-8")
+        job = read_experiment(path)
+        read = (job.row["tp"], job.world.gpus, job.world.per_node, job.row["micro_batch_size"])
+        assert read == (tp, 4 * nodes, 4, micro)
+
+    check()
 
 
 def test_every_table_means_names_that_exist() -> None:

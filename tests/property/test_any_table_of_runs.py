@@ -7,12 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import example, given, settings
 
 from primus_search.base.errors import InputError
 from primus_search.evidence.published.convert import validated
 from primus_search.evidence.published.run_table import NUMBERS, WORDS
 from primus_search.evidence.validate.summary import summary
+from tests.support.daily import today_or_all
 
 DATA = Path(__file__).parents[1] / "oracle" / "data" / "training_runs.csv"
 with DATA.open(newline="", encoding="utf-8") as file:
@@ -65,10 +67,14 @@ def answered(content: bytes) -> None:
     assert told == len(outcome.rows) + len(outcome.skipped) + len(outcome.memory_only) + len(outcome.ran_out)
 
 
-@settings(max_examples=50, deadline=None)
-@given(mangled())
-def test_a_mangled_table_of_runs_is_scored_or_explained(rows: list[dict[str, str]]) -> None:
-    answered(as_csv(rows).encode())
+@pytest.mark.parametrize("count", today_or_all(50, 120))
+def test_a_mangled_table_of_runs_is_scored_or_explained(count: int) -> None:
+    @settings(max_examples=count)
+    @given(mangled())
+    def check(rows: list[dict[str, str]]) -> None:
+        answered(as_csv(rows).encode())
+
+    check()
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from primus_search.declare import make_space
 from primus_search.space import Axis, Constraint, ConstraintError, Enumerator, Space, parse
 from primus_search.space.context import Cells
+from tests.support.daily import today_or_all
 
 BASE = make_space(
     {"model": "tiny_moe", "hardware": "mi355x", "nodes": 2, "workload": {"seq_length": 256, "global_batch_size": 64}}
@@ -53,37 +54,50 @@ conditions = st.recursive(
 )
 
 
-@given(conditions)
-@settings(max_examples=120, deadline=None)
-def test_a_condition_means_what_python_says_it_means(text: str) -> None:
-    mask = parse(text)(ENUMERATOR.job, CELLS)
-    expected = [bool(eval(text, {"__builtins__": {}}, row)) for row in ROWS]
-    assert mask.tolist() == expected
+@pytest.mark.parametrize("count", today_or_all(120, 300))
+def test_a_condition_means_what_python_says_it_means(count: int) -> None:
+    @settings(max_examples=count)
+    @given(conditions)
+    def check(text: str) -> None:
+        mask = parse(text)(ENUMERATOR.job, CELLS)
+        expected = [bool(eval(text, {"__builtins__": {}}, row)) for row in ROWS]
+        assert mask.tolist() == expected
+
+    check()
 
 
-@given(st.text(alphabet="tp ep<=()[],'1 2+-*/%.andornotin\n\"_$;", max_size=30))
-@settings(max_examples=200, deadline=None)
-def test_any_text_is_a_predicate_or_a_constraint_error(text: str) -> None:
-    try:
-        predicate = parse(text)
-    except ConstraintError as error:
-        assert 0 <= error.position <= len(text)
-    else:
-        assert predicate(ENUMERATOR.job, CELLS).shape == (len(TABLE),)
+@pytest.mark.parametrize("count", today_or_all(200, 500))
+def test_any_text_is_a_predicate_or_a_constraint_error(count: int) -> None:
+    @settings(max_examples=count)
+    @given(st.text(alphabet="tp ep<=()[],'1 2+-*/%.andornotin\n\"_$;", max_size=30))
+    def check(text: str) -> None:
+        try:
+            predicate = parse(text)
+        except ConstraintError as error:
+            assert 0 <= error.position <= len(text)
+        else:
+            assert predicate(ENUMERATOR.job, CELLS).shape == (len(TABLE),)
+
+    check()
 
 
-@given(conditions)
-@settings(max_examples=12, deadline=None)
-def test_a_constraint_leaves_exactly_the_rows_that_satisfy_it(text: str) -> None:
+@pytest.mark.parametrize("count", today_or_all(12, 30))
+def test_a_constraint_leaves_exactly_the_rows_that_satisfy_it(count: int) -> None:
     small = _small_space(())
     everything = Enumerator(small).chunk(0, 10**9).candidates
     job = Enumerator(small).job
-    mask = parse(text)(job, Cells(job, everything.columns(), {}, len(everything)))
-    left = Enumerator(_small_space((Constraint(text=text),)))
-    rows = left.chunk(0, 10**9).candidates
-    assert len(rows) == int(mask.sum())
-    for name, column in rows.columns().items():
-        assert (column == everything.columns()[name][mask]).all()
+
+    @settings(max_examples=count)
+    @given(conditions)
+    def check(text: str) -> None:
+        mask = parse(text)(job, Cells(job, everything.columns(), {}, len(everything)))
+        left = Enumerator(_small_space((Constraint(text=text),)))
+        rows = left.chunk(0, 10**9).candidates
+        assert len(rows) == int(mask.sum())
+        for name, column in rows.columns().items():
+            assert (column == everything.columns()[name][mask]).all()
+
+    check()
 
 
 def _small_space(constraints: tuple[Constraint, ...]) -> Space:

@@ -4,7 +4,7 @@ import os
 import random
 from collections.abc import Collection
 from datetime import date
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import pytest
@@ -17,6 +17,11 @@ TODAY_OR_ALL = [False, pytest.param(True, marks=pytest.mark.full)]
 """Parameters of a test that walks a list: what the day draws, and under `full` the whole of it."""
 
 One = TypeVar("One")
+
+
+def today_or_all(few: int, many: int) -> list[Any]:
+    """Parameters of a test that draws anew in each run: so many examples, and under `full` so many more."""
+    return [few, pytest.param(many, marks=pytest.mark.full)]
 
 
 def drawn(name: str, ones: Collection[One], count: int, *, whole: bool = False) -> list[One]:
