@@ -82,18 +82,23 @@ def deciding_settings(
         if one.value is not None and number == one.value:
             found |= one.settings
         elif one.key and number not in (one.absent, one.otherwise):
-            least = number_of(stack, one.per_rank) * ranks if one.per_rank else 0.0
-            found |= {**one.settings, one.key: int(max(number, least))}
+            found |= {**one.settings, one.key: int(_priced(stack, one, ranks))}
     return found
 
 
+def _priced(stack: Stack, one: Decision, ranks: int) -> Any:
+    """The number with which a job of so many data-parallel ranks is priced."""
+    number = number_of(stack, one.number)
+    return max(number, number_of(stack, one.per_rank) * ranks) if one.per_rank else number
+
+
 def had_otherwise(
-    framework: Framework, stack: Stack, row: Mapping[str, Any], written: Settings, *, has_experts: bool
+    framework: Framework, stack: Stack, row: Mapping[str, Any], written: Settings, *, has_experts: bool, ranks: int
 ) -> list[str]:
     """Numbers of a stack that a job with the settings written for it has otherwise, for a person."""
-    bearing = {one.number for one in _bearing(framework, row, has_experts)}
+    priced = {one.number: _priced(stack, one, ranks) for one in _bearing(framework, row, has_experts)}
     found = {**decided_numbers(framework, row, written, has_experts=has_experts), **framework.fixes}
-    pairs = ((name, found[name], number_of(stack, name)) for name in sorted(bearing & found.keys()))
+    pairs = ((name, found[name], priced[name]) for name in sorted(priced.keys() & found.keys()))
     return [f"{name}: priced with {own}, {framework.title} has {value}" for name, value, own in pairs if own != value]
 
 

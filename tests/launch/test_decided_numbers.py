@@ -153,6 +153,18 @@ def test_a_bucket_that_grows_with_the_ranks_is_written_as_large_as_it_is() -> No
     assert numbers(**written)["bucket_params_per_rank"] == 0.0
 
 
+@pytest.mark.parametrize("ranks", [8, 32, 512])
+@pytest.mark.parametrize("params", [3.0e7, 4.0e7, 1.0e8])
+def test_a_bucket_that_grew_with_the_ranks_is_no_difference(params: float, ranks: int) -> None:
+    stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": params})
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=ranks)
+    said = had_otherwise(MEGATRON, stack, ROW, written, has_experts=False, ranks=ranks)
+    assert not [one for one in said if one.startswith("gradient_bucket_params")]
+    another = had_otherwise(MEGATRON, stack, ROW, {"ddp_bucket_size": 7}, has_experts=False, ranks=ranks)
+    priced = max(params, ranks * stack.sharding.bucket_params_per_rank)
+    assert f"gradient_bucket_params: priced with {priced}, Megatron-LM has 7.0" in another
+
+
 def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
     assert numbers(ddp_num_buckets="48")["gradient_buckets"] == 48.0
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_buckets": 48.0})
@@ -325,7 +337,7 @@ def test_gradients_of_every_strategy_are_read_as_they_are_written(name: str, sha
 def said_otherwise(framework: Framework, stack: Stack, row: dict[str, object]) -> list[str]:
     written = {"bf16": True, "overlap_param_gather": True}
     written |= deciding_settings(framework, stack, row, has_experts=False, ranks=8)
-    return had_otherwise(framework, stack, row, written, has_experts=False)
+    return had_otherwise(framework, stack, row, written, has_experts=False, ranks=8)
 
 
 def test_a_file_for_another_framework_says_what_it_has_otherwise() -> None:

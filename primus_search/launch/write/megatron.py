@@ -108,7 +108,9 @@ def edits(job: LaunchJob, settings: Mapping[str, Any], beside: Mapping[str, Any]
 def priced_otherwise(job: LaunchJob, settings: Mapping[str, Any]) -> list[str]:
     """Numbers that priced a job and that its framework has otherwise under the settings of its file."""
     written = translated(job.framework, settings)[0] | {"add_bias_linear": job.model.has_linear_bias}
-    return had_otherwise(job.framework, job.cluster.stack, job.row, written, has_experts=job.model.is_moe)
+    return had_otherwise(
+        job.framework, job.cluster.stack, job.row, written, has_experts=job.model.is_moe, ranks=job.dp * job.row["cp"]
+    )
 
 
 def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
