@@ -16,9 +16,9 @@ from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.source import read
+from primus_search.launch.adapters import OF_ADAPTERS
 from primus_search.launch.contract import is_ignored, positive_of
 from primus_search.launch.read import torchtitan
-from primus_search.launch.read.launchers import OF_ADAPTERS
 from primus_search.launch.read.megatron import model_keys
 from primus_search.values.machine.framework import Framework
 from tools.argument_tables import of_classes

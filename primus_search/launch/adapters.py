@@ -13,7 +13,7 @@ from typing import Any
 
 from primus_search.files.known_keys import key_table
 from primus_search.files.shell.shell_variables import UNSET
-from primus_search.launch.contract import fits, holds, is_off, number_in
+from primus_search.launch.contract import fits, holds, is_off, number_in, shortened
 from primus_search.launch.write.job import Inexpressible
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Model
@@ -180,3 +180,22 @@ def adapter_settings(framework: Framework, workload: Workload) -> dict[str, Any]
         ("modules", modules),
     )
     return {own[name]: value for name, value in values if name in own}
+
+
+OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
+"""Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
+
+
+class NotModelled(ValueError):
+    """What a job does that is not modelled; another job of its sizes may be priced."""
+
+
+def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
+    """Raises `NotModelled` with the setting under which a part of the weights is trained that is not modelled."""
+    for key, value in given.items():
+        says = next((pattern for name, pattern in own.items() if fnmatchcase(key, name)), "")
+        if says and not is_off(value) and fits(value, says):
+            raise NotModelled(
+                f"{key}: {shortened(value)} trains a part of the weights that is not modelled; "
+                "low-rank adapters and fine-tuning of all weights are"
+            )

@@ -22,9 +22,10 @@ from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
+from primus_search.launch.adapters import NotModelled
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import ENDS
-from primus_search.launch.read.launchers import NotModelled, launcher_of, read_launcher
+from primus_search.launch.read.launchers import launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
     LOG_ARGUMENT,

@@ -25,7 +25,7 @@ from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
 from primus_search.files.source import plain
-from primus_search.launch.adapters import tuning_in
+from primus_search.launch.adapters import NotModelled, refuse_adapters, tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
@@ -43,7 +43,7 @@ from primus_search.launch.read.launcher_formulas import (
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import Launcher, launchers
 from primus_search.launch.read.megatron import sharded
-from primus_search.launch.read.script_arguments import OPTIONS, started_with
+from primus_search.launch.read.script_arguments import command_settings, started_with
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
@@ -154,25 +154,6 @@ AUTO = "auto"
 """What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 PROGRAM = "program or file"
 """The key under which a table finds the name of the Python file or module that a command starts, or of the document."""
-_ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
-
-
-def command_settings(words: list[str]) -> Iterator[tuple[str, Any]]:
-    """`--key value ...`, `--key=value` and `section.key=value` of a command."""
-    several: dict[str, list[str]] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--") and word != "--":
-            flag, equals, value = word[2:].partition("=")
-            name = flag.replace("-", "_")
-            several[name] = [value] if equals else []
-        elif word.endswith(".py"):
-            name = ""
-        elif assigned := _ASSIGNED.fullmatch(word):
-            several[assigned[1]], name = [assigned[2]], ""
-        elif name and not OPTIONS.fullmatch(word):
-            several[name].append(word)
-    yield from ((key, values if len(values) > 1 else values[0] if values else True) for key, values in several.items())
 
 
 # --- what it means ----------------------------------------------------------------------------------------------------
@@ -371,25 +352,6 @@ def _is_open(launcher: Launcher, key: str, found: Settings, stated: Settings) ->
     """Whether neither the file nor a default or a formula of its launcher gives a setting."""
     given = found.get(key, launcher.defaults.get(key))
     return given is None and not first_known(launcher.formulas.get(key, ()), stated)
-
-
-OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
-"""Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
-
-
-class NotModelled(ValueError):
-    """What a job does that is not modelled; another job of its sizes may be priced."""
-
-
-def refuse_adapters(given: Settings, own: Mapping[str, str]) -> None:
-    """Raises `NotModelled` with the setting under which a part of the weights is trained that is not modelled."""
-    for key, value in given.items():
-        says = next((pattern for name, pattern in own.items() if fnmatchcase(key, name)), "")
-        if says and not is_off(value) and fits(value, says):
-            raise NotModelled(
-                f"{key}: {shortened(value)} trains a part of the weights that is not modelled; "
-                "low-rank adapters and fine-tuning of all weights are"
-            )
 
 
 def _world(launcher: Launcher, given: Settings, words: list[str], variables: Mapping[str, str], folder: Path) -> World:

@@ -16,10 +16,9 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, Keys, plain, read, shown
-from primus_search.launch.adapters import OF_MEGATRON, tuning_in
+from primus_search.launch.adapters import OF_ADAPTERS, OF_MEGATRON, refuse_adapters, tuning_in
 from primus_search.launch.contract import is_off, translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
-from primus_search.launch.read.launchers import OF_ADAPTERS, refuse_adapters
 from primus_search.launch.read.megatron import candidate_words, default_batch, model_keys
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,

@@ -28,9 +28,10 @@ from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.launcher_models import as_script_text
 from primus_search.launch.read.launcher_table import launchers
-from primus_search.launch.read.launchers import command_settings, of_given
+from primus_search.launch.read.launchers import of_given
 from primus_search.launch.read.megatron import candidate_words
 from primus_search.launch.read.megatron_experiments import must_be_mapping, of_settings
+from primus_search.launch.read.script_arguments import command_settings
 from primus_search.launch.read.torchtitan_command import JOB_FILES
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import variables_of

@@ -25,9 +25,9 @@ from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import calls_of, loaded, settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.launchers import command_settings
 from primus_search.launch.read.recipe_overrides import idle_in, overrides_of
 from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_class, of_recipe, recipes, recipes_named
+from primus_search.launch.read.script_arguments import command_settings
 from primus_search.launch.world import NO_WORLD
 from primus_search.models.preset_names import model_named
 from primus_search.values.model import Model

@@ -1,8 +1,8 @@
-"""Megatron's arguments as scripts write them: of the program it starts, of recipes, and its launcher's GPUs."""
+"""Arguments as scripts write them: Megatron's with its launcher's GPUs, those of recipes, and of any command."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +119,24 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
     lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
     return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}
+
+
+_ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)
+
+
+def command_settings(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """`--key value ...`, `--key=value` and `section.key=value` of a command."""
+    several: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and word != "--":
+            flag, equals, value = word[2:].partition("=")
+            name = flag.replace("-", "_")
+            several[name] = [value] if equals else []
+        elif word.endswith(".py"):
+            name = ""
+        elif assigned := _ASSIGNED.fullmatch(word):
+            several[assigned[1]], name = [assigned[2]], ""
+        elif name and not OPTIONS.fullmatch(word):
+            several[name].append(word)
+    yield from ((key, values if len(values) > 1 else values[0] if values else True) for key, values in several.items())
