@@ -29,6 +29,10 @@ from primus_search.files.search_path import FileKind, find, is_path, names, unkn
 from primus_search.files.source import Document, Keys, join_words, quoted, read
 
 
+REMOVED = frozenset({"natural_imbalance"})
+"""Keys of files of released versions that nothing is priced by any more: they are passed over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sourced:
     """One leaf as the file has it: dotted path, value in the file's unit, its source, and the file that gives it where
@@ -67,6 +71,8 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
     allowed = [key for name in fields for key in units.yaml_keys(name)]
     filled: dict[str, str] = {}
     for key, raw in data.items():
+        if key in REMOVED:
+            continue
         name, factor = units.to_base(key, 1.0)
         if key in fields:
             name, factor = key, 1.0

@@ -247,9 +247,11 @@ def primus_file(name: str, beside: Path, environ: Mapping[str, str], folder: Pat
         for candidate in (one / name, one / f"{name}.yaml"):
             if candidate.is_file():
                 return read(candidate), candidate
-    own = Path(os.path.normpath(folder / Path(f"{name.removesuffix('.yaml')}.yaml")))
-    keys = primus_files().get(own.as_posix())
-    return None if keys is None else (Document(f"{own} of Primus", json.loads(keys)), own)
+    for one in (beside, folder):  # a parent of a file of Primus stands beside that
+        own = Path(os.path.normpath(one / f"{name.removesuffix('.yaml')}.yaml"))
+        if keys := primus_files().get(own.as_posix()):
+            return Document(f"{own} of Primus", json.loads(keys)), own
+    return None
 
 
 @lru_cache(maxsize=1)

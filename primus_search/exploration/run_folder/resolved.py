@@ -24,7 +24,6 @@ SCHEMA = 2
 """Number of the form of run.json and resolved.json; it grows where a later form cannot be read as this one."""
 MISSING: Mapping[str, Mapping[str, Plain]] = {
     "clusters.*.cluster.site": dict.fromkeys(("stack_share", "software", "device", "exchange", "host"), 0.0),
-    "clusters.*.cluster.stack.experts": {"natural_spread": 0.0},
 }
 """Fields that folders of released versions lack and whose types have no default, by the path to their owner, `*` for
 every item of a list: neutral values. An owner that a folder has not got at all is passed over."""

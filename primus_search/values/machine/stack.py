@@ -145,7 +145,7 @@ class ExpertLayers:
     expert_gemm_share: float
     expert_fp8_gemm_share: float
     has_fused_graphed_experts: bool
-    natural_spread: float
+    natural_spread: float = 0.0
     ragged_exchange_share: float
     expert_overlap: float
     batch_expert_overlap: float
