@@ -28,7 +28,6 @@ from primus_search.base.guards.values import range_problem
 from primus_search.files.search_path import FileKind, find, is_path, names, unknown
 from primus_search.files.source import Document, Keys, join_words, quoted, read
 
-
 REMOVED = frozenset({"natural_imbalance"})
 """Keys of files of released versions that nothing is priced by any more: they are passed over."""
 
