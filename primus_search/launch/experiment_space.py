@@ -17,7 +17,7 @@ from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.refusals import RELEASES, judged, started_by
 from primus_search.models.build import VOCAB_MULTIPLE, vocabulary
-from primus_search.models.megatron_arguments import megatron_keys
+from primus_search.models.megatron_arguments import class_sizes
 from primus_search.space import AXES, Space
 from primus_search.values.knobs import KNOB, KNOBS
 from primus_search.values.machine.stack import number_of, with_numbers
@@ -88,7 +88,7 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     device = load_hardware(begun.hardware).accelerator.capability
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else _release(experiment)
-    sizes = megatron_keys(experiment.model) if contract == "nemo" and experiment.model else {}
+    sizes = class_sizes(experiment.model) if contract == "nemo" and experiment.model else {}
     found = judged(release, {**sizes, **experiment.written}, begun.world, device)
     problems = [one for one in found if not one.is_advice]
     if problems and not any(f"space.{axis}" in given for axis in AXES):

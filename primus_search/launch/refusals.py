@@ -111,7 +111,7 @@ def rows(release: Release) -> tuple[Row, ...]:
 
 def _row(one: Mapping[str, Any], source: str) -> Row:
     when, legal, sets = str(one.get("when", "True")), str(one.get("legal", "True")), one.get("set", {})
-    read = _NAME.findall(_TEXT.sub("", " ".join((when, legal, *sets.values()))))
+    text = _TEXT.sub("", " ".join((when, legal, *sets.values())))
     return Row(
         name=one["name"],
         when=when,
@@ -121,13 +121,13 @@ def _row(one: Mapping[str, Any], source: str) -> Row:
         sets=sets,
         source=one["source"][source],
         is_advice=one.get("advice", False),
-        names=frozenset(read) - _WORDS,
+        names=frozenset(_NAME.findall(text)) - _WORDS - {*_BOUND.findall(text)},
         variables=tuple(_VARIABLE.findall(f"{when} {legal}")),
     )
 
 
-_NAME, _TEXT = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'")
-_WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", *FUNCTIONS))
+_NAME, _TEXT, _BOUND = re.compile(r"\b[a-z_]\w*"), re.compile(r"'[^']*'"), re.compile(r"\bfor (\w+) in\b")
+_WORDS = frozenset(("and", "or", "not", "in", "is", "if", "else", "for", "list", *FUNCTIONS))
 
 
 def release_of(name: str, given: Settings) -> Release:

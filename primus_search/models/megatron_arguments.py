@@ -198,6 +198,11 @@ def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> di
     return keys
 
 
+def class_sizes(model: Model) -> dict[str, Any]:
+    """The arguments of a model as a class of Megatron has them: a dense one has no number of experts."""
+    return {"num_experts": None} | megatron_keys(model)
+
+
 def _compressed(model: Model) -> dict[str, Any]:
     """Keys of Primus' model files for DeepSeek-V4's attention and hyper-connections, of which Megatron has none."""
     mixers = [one for one in map(model.mixer, model.layers) if isinstance(one, CompressedAttention)]

@@ -20,7 +20,7 @@ from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
 from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, resolved_start, rows, spelled
 from primus_search.learning.started_experiment import start
-from primus_search.models.megatron_arguments import megatron_keys
+from primus_search.models.megatron_arguments import class_sizes
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import checkout, missing
 from tests.support.judge.megatron import Megatron
@@ -47,6 +47,8 @@ ILLEGAL = {
     "--sft 1": "sft",
     "--overlap-grad-reduce yes": "overlap_grad_reduce",
     "--ddp-num-buckets 4 --ddp-bucket-size 40000000": "buckets_by_number_or_size",
+    "--cuda-graph-scope rest": "graph_parts_known",
+    "--cuda-graph-modules rest": "graph_parts_known",
 }
 
 
@@ -126,11 +128,13 @@ HALVES = (
     ("model.external_cuda_graph=true model.cuda_graph_impl=local", "external_cuda_graph stands beside"),
     ("model.external_cuda_graph=true model.cuda_graph_impl=none model.recompute_granularity=full "
      "model.recompute_method=uniform model.recompute_num_layers=1", "full recomputation"),
+    ("--recipe llama3_8b_pretrain_8gpu_h100_bf16_config model.expert_model_parallel_size=2", "EP 2 without experts"),
+    ("'model.cuda_graph_scope=[attn,rest]'", "no part that graphs capture"),
 ])  # fmt: skip
 def test_a_recipe_is_refused_what_megatrons_classes_refuse(override: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
-    name = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
-    path.write_text(f"python scripts/training/run_recipe.py --recipe {name} {override}")
+    recipe = "" if "--recipe" in override else "--recipe qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
+    path.write_text(f"python scripts/training/run_recipe.py {recipe} {override}")
     with nullcontext() if not why else pytest.raises(InputError, match=f"does not start it: .*{why}"):
         space_of(start(path, "h100", 0), [], None, "")
 
@@ -151,7 +155,7 @@ def test_no_recipe_of_the_library_is_refused(whole: bool) -> None:
     for name in drawn("refused", sorted(recipes()), 100, whole=whole):
         with suppress(InputError):
             job = read_experiment(Path(name), 64)
-            sizes = megatron_keys(job.model) if job.model else {}
+            sizes = class_sizes(job.model) if job.model else {}
             found |= {one.name for one in refused("nemo", {**sizes, **job.written}, job.world.gpus or 64, 9)}
     assert found <= {"expert_groups"}
 
