@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from primus_search.launch.read.experiments import read_experiment
 from tests.support import mutations
 from tests.support.judge.checkouts import required
-from tests.support.mutations import mutated, priced_files
+from tests.support.mutations import left_out, mutated, of_script, other_values, priced_files
 
 FILES = {"megatron": (1, 24), "primus": (1, 24), "torchtitan": (2, 20), "job": (1, 12), "recipe": (1, 24)}
 """Files of a day and of the whole: Megatron-LM and Primus need their sources."""
@@ -38,3 +39,15 @@ def test_no_setting_of_a_real_file_is_silent(kind: str, part: str, tmp_path: Pat
     assert not silent, "\n".join([str(dict(answers)), *silent])
     assert len(files) == wanted and answers.total() >= LEAST[part] * wanted
     assert answers["moved"] and answers["named"]
+
+
+def test_a_degree_that_is_left_out_is_set_to_another_than_it_has(tmp_path: Path) -> None:
+    """Experts are cut over the ranks that cut the rest, and a list is a word for each of its parts."""
+    (tmp_path / "job.sh").write_text(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 "
+        "--num-experts 8 --tensor-model-parallel-size 2 --seq-length 64 --micro-batch-size 1 --global-batch-size 8"
+    )
+    file = of_script(read_experiment(tmp_path / "job.sh", 8), "job.sh", tmp_path / "run.sh")
+    degree = left_out(file)["expert_tensor_parallel_size"]
+    assert degree == 2 and 2 not in other_values(file, "expert_tensor_parallel_size", degree)
+    assert file.read({"cuda_graph_scope_deprecated": ["attn", "moe"]}, 8).written["cuda_graph_scope"] == ["attn", "moe"]

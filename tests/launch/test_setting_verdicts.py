@@ -91,6 +91,8 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
     ("primus", "virtual_pipeline_model_parallel_size", {"num_virtual_stages_per_pipeline_rank": 4}, {"pp": 4}, False),
     ("nemo", "tp_comm_overlap", {}, {"tp": 2, "sequence_parallel": False}, False),
     ("nemo", "vocab_extra_ids", {"vocab_size": 1000}, {}, False),
+    ("nemo", "window_size", {"compress_ratios": [0, 4]}, {}, False),
+    ("nemo", "window_size", {}, {}, True),
     ("megatron", "attention_backend", {"transformer_impl": "local"}, {}, False),
     ("megatron", "attention_backend", {"transformer_impl": "transformer_engine"}, {}, True),
     ("torchtitan@0.2.2", "activation_checkpoint.early_stop", {}, {"recompute": "none"}, False),

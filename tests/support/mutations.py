@@ -265,7 +265,7 @@ def decided_by(name: str, release: str) -> str:
 def left_out(file: LaunchFile) -> dict[str, Any]:
     """Settings that a file does not give, with what its model file or the release has, by keys that set them.
 
-    What no table has of a recipe is as it is priced (`OF_CLASS`).
+    What no table has of a recipe is as it is priced (`OF_CLASS`), a number of ranks as the row of the file has it.
     """
     given = {*map(file.short, file.given)}  # of an argument of several sections the one that a file gives
     given |= {file.short(file.arguments[key].name) for key in given if key in file.arguments}
@@ -275,6 +275,7 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
     rest = [one for one in rest if one.name == decided_by(one.name, file.release)]
     framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
     made = framework.priced | (megatron_keys(model) if model else {})
+    row = {one.key: file.experiment.row.get(axis) for axis, one in framework.spellings.items()}
 
     def usual(one: Argument) -> Any:
         names = [file.short(one.name), *meanings(framework, file.short(one.name))]
@@ -284,6 +285,7 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
                 return word
         decided = [made[name] for name in names if name in made] if one.name.startswith(OF_CLASS) else []
         value = decided[0] if decided else of_model.get(names[0], framework.defaults.get(names[0], one.default))
+        value = row.get(names[0]) if value is None and one.kind == "int" else value
         return value[0] if decided and isinstance(value, list) else value
 
     return {one.name: usual(one) for one in rest}
@@ -348,20 +350,25 @@ def script(experiment: Experiment, changes: Changes, gpus: int) -> str:
 
 def megatron_files(folder: Path, rng: random.Random) -> Iterator[LaunchFile]:
     """Scripts and functional tests of Megatron-LM, each as one plain command."""
-    framework, root, work = load_framework("megatron"), sources("megatron@core_0.20"), folder / "run.sh"
+    root = sources("megatron@core_0.20")
     for path in drawn(root, ("*.sh", "model_config.yaml"), rng):
         try:
             found = read_experiment(path, WORLD)
         except PrimusSearchError:
             continue
-
-        def read(changes: Changes, gpus: int, found: Experiment = found) -> Experiment:
-            work.write_text(script(found, changes, gpus))
-            return read_experiment(work, gpus)
-
         if found.framework.name == "megatron" and found.written:
-            given = {k: v for k, v in found.written.items() if k not in STARTED and not k.startswith(VARIABLE)}
-            yield LaunchFile(str(path.relative_to(root)), framework, "megatron@core_0.20", "h100", given, read)
+            yield of_script(found, str(path.relative_to(root)), folder / "run.sh")
+
+
+def of_script(found: Experiment, name: str, work: Path) -> LaunchFile:
+    """A job of Megatron-LM, written to `work` as one plain command."""
+
+    def read(changes: Changes, gpus: int) -> Experiment:
+        work.write_text(script(found, changes, gpus))
+        return read_experiment(work, gpus)
+
+    given = {key: one for key, one in found.written.items() if key not in STARTED and not key.startswith(VARIABLE)}
+    return LaunchFile(name, load_framework("megatron"), "megatron@core_0.20", "h100", given, read)
 
 
 def leaves(data: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -57,7 +57,8 @@ def spelled(row: list[str], value: Any) -> list[str] | None:
             return []
         flags = [one for one in spellings.split() if one.startswith("!") is not value]
         return [flags[0].removeprefix("!")] if flags else None
-    words = str(value).split() if kind.startswith("list") else [str(value)]
+    listed = map(str, value if isinstance(value, list) else [value])
+    words = " ".join(listed).split() if kind.startswith("list") else [str(value)]
     return [spellings.split()[0], *words]
 
 
