@@ -30,7 +30,7 @@ from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import model_arguments
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model.adapters import DEFAULT_MODULES
-from primus_search.values.model.attention_mixers import Attention
+from primus_search.values.model.attention_mixers import Attention, CompressedAttention
 from tests.launch.test_judged_jobs import recipes_in
 from tests.support.daily import TODAY_OR_ALL, drawn
 from tests.support.judge.checkouts import needs, sources
@@ -141,6 +141,14 @@ def test_windows_and_gates_of_a_command_are_those_of_the_model(tmp_path: Path) -
     model = read_experiment(script).model
     assert model is not None
     assert {one.window for one in model.mixers if isinstance(one, Attention)} == {1024}
+    settings = f"model.csa_window_size=256 model.csa_compress_ratios={[4] * 43}".replace(", ", ",")
+    script.write_text(
+        f"python run_recipe.py --recipe deepseek_v4_flash_pretrain_32gpu_h100_bf16_muon_config {settings}\n"
+    )
+    model = read_experiment(script).model
+    assert model is not None
+    compressed = {(one.window, one.ratio) for one in model.mixers if isinstance(one, CompressedAttention)}
+    assert compressed == {(256, 4)}
     recipe = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
     script.write_text(f"python run_recipe.py --recipe {recipe} model.gated_linear_unit=false\n")
     plain = read_experiment(script).model
