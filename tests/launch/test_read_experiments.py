@@ -120,7 +120,9 @@ BESIDE_SWITCHES: dict[tuple[str, ...], dict[str, Any]] = {
     ("megatron_fsdp_grad_comm_dtype", "megatron_fsdp_main_grads_dtype"): {
         "use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params",
     },
-    ("cuda_graph_modules", "cuda_graph_scope"): {"cuda_graph_impl": "transformer_engine"},
+    ("cuda_graph_modules", "cuda_graph_scope", "cuda_graph_scope_deprecated", "cuda_graph_use_single_mempool"): {
+        "cuda_graph_impl": "transformer_engine",
+    },
     ("main_grads_dtype",): {"use_precision_aware_optimizer": True},  # refused else: precision_formats
     ("persist_layer_norm", "attention_softmax_in_fp32"): {"transformer_impl": "local"},
     ("wgrad_deferral_limit",): {"defer_embedding_wgrad_compute": True},
@@ -149,7 +151,7 @@ PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
         "use_sink_attention": True, "sink_sliding_window": 64,
     },
     ("window_attn_skip_freq",): {"window_size": [64, 0]},
-    ("quick_geglu",): {"swiglu": False},
+    ("quick_geglu", "bias_gelu_fusion"): {"swiglu": False},
     ("max_position_embeddings", "use_rotary_position_embeddings"): {"position_embedding_type": "learned_absolute"},
 }  # fmt: skip
 """Settings beside the base under which these keys act."""
