@@ -25,11 +25,12 @@ from typing import Any, Literal, get_args, get_origin
 from primus_search.base import units
 from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.base.guards.values import range_problem
-from primus_search.files.search_path import FileKind, find, is_path, names, unknown
+from primus_search.files.search_path import MOUNTED, FileKind, find, is_path, names, unknown
 from primus_search.files.source import Document, Keys, join_words, quoted, read
 
-REMOVED = frozenset({"natural_imbalance"})
-"""Keys of files of released versions that nothing is priced by any more: they are passed over."""
+REMOVED = {"natural_imbalance": "natural_spread"}
+"""Keys that nothing is priced by any more, with those in their place: passed over in the texts of a run folder, which a
+released version wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ def build(cls: type, data: Any, keys: Keys, reading: Reading, given: dict[str, A
     filled: dict[str, str] = {}
     for key, raw in data.items():
         if key in REMOVED:
+            if not MOUNTED.get():
+                reading.problem((*keys, key), f"is no longer read; give {REMOVED[key]}")
             continue
         name, factor = units.to_base(key, 1.0)
         if key in fields:

@@ -143,10 +143,10 @@ def _num_unknown(release: Release, given: Settings) -> int:
 
 def started_by(name: str, given: Settings, world: int, device: int | None) -> str:
     """Another release that knows as many flags of a job that one refuses, and starts it; empty where none does."""
-    unknown = {one: _num_unknown(one, given) for one in RELEASES[name.partition("@")[0]]}
-    first = next((one for one in unknown if one.arguments == name), None) or min(unknown, key=unknown.__getitem__)
-    others = (one.arguments for one in unknown if one is not first and unknown[one] <= unknown[first])
-    return next((one for one in others if not refused(one, given, world, device)), "")
+    first = release_of(name, given)
+    most = _num_unknown(first, given)
+    known = (one for one in RELEASES[name.partition("@")[0]] if one is not first and _num_unknown(one, given) <= most)
+    return next((one.arguments for one in known if not refused(one.arguments, given, world, device)), "")
 
 
 def refused(name: str, given: Settings, world: int, device: int | None) -> list[Refusal]:

@@ -30,9 +30,8 @@ HYBRID_SPEC = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec
 
 def model_arguments(model: Model, seq_length: int = 0, tp: int = 1, stages: Sequence[str] = ()) -> dict[str, Any]:
     """The sizes of a model as arguments; True is a bare switch. stages: of a stack of single blocks, as a layout."""
-    positions = max(seq_length, model.learned_positions)
     settings = sizes("model", model) | {
-        **({"max_position_embeddings": positions} if positions else {}),
+        "max_position_embeddings": max(seq_length, model.learned_positions),
         "position_embedding_type": "learned_absolute" if model.learned_positions else "rope",
         "normalization": "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm",
         "make_vocab_size_divisible_by": padding_multiple(model.vocab_size, tp),
@@ -180,10 +179,7 @@ def _letter(model: Model, kind: LayerKind) -> str:
 
 
 def megatron_keys(model: Model, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of a model as a model file has them, lists as lists; reading them back gives the model.
-
-    They stand in for a Primus preset that an experiment names when no Primus checkout is at hand.
-    """
+    """The arguments of a model as a model file has them, lists as lists; reading them back gives the model."""
     given = settings
     if given is None:
         given = model_arguments(model, stages=["t" * model.num_layers]) | _compressed(model)

@@ -2,8 +2,8 @@
 
 A file may `extend` others (`bases` and `includes` mean the same in older files); a child wins over its parents, a
 later parent over an earlier one. An experiment file names its model under `modules.pre_trainer.model` and overrides
-it under `overrides`. `${VAR:default}` is filled from the environment. The keys left out take the defaults of Primus'
-`language_model.yaml` (commit 0158a866), which every chain ends in; that file itself may therefore be absent.
+it under `overrides`. `${VAR:default}` is filled from the environment. Files of Primus that stand nowhere beside are
+those of a table, `primus_files`; every chain of models ends in Primus' `language_model.yaml`.
 
 Vocabulary: `padded_vocab_size`, else `vocab_size` plus `vocab_extra_ids`, else that of the file's `tokenizer_model`
 (`tokenizers`), padded to 128 or to the file's `make_vocab_size_divisible_by` times its tensor-parallel degree, as
@@ -51,8 +51,6 @@ PRESET_FOLDER = Path("primus/configs/models/megatron")
 TRAINER_FOLDER = Path("primus/configs/modules/megatron")
 DEFAULT_TRAINER = "pre_trainer.yaml"
 """Settings of a trainer that the table of Primus' arguments has as its defaults."""
-ROOT_FILES = ("language_model.yaml", "primus_megatron_model.yaml")
-"""Files whose content is this module's defaults; like trainer presets (`modules/...`), they may be absent."""
 
 
 @lru_cache(maxsize=1)
@@ -184,13 +182,7 @@ class _Chain:
         self._lay(document, laid, (*module, "overrides"))
 
     def _parent(
-        self,
-        document: Document,
-        path: Path,
-        name: str,
-        keys: Keys,
-        above: tuple[Path, ...],
-        folder: Path = PRESET_FOLDER,
+        self, document: Document, path: Path, name: str, keys: Keys, above: tuple[Path, ...], folder: Path
     ) -> None:
         if len(above) > 20:
             self.problems.append(document.problem(keys, "is more than 20 files deep"))
@@ -202,7 +194,7 @@ class _Chain:
         except InputError as error:
             self.problems.extend(error.problems)
             return
-        if found is None and Path(name).name not in ROOT_FILES and "modules" not in Path(name).parts:
+        if found is None and "modules" not in Path(name).parts:
             where = f"beside this file or in {folder} of a folder above it or of $PRIMUS_PATH"
             self.problems.append(document.problem(keys, f"no such file '{name}' {where}"))
 

@@ -64,3 +64,8 @@ def test_a_stack_that_0_1_0_learned_is_refused_in_one_line_where_it_cannot_be_re
 def test_mistakes_in_a_stack_of_this_version_are_listed_each(tmp_path: Path) -> None:
     head = "".join(f"{key}: {value}\n" for key, value in HEAD.items())
     assert len(refused(written(tmp_path, head + NUMBERS + REMOVED + "gone: {value: 1, source: x}\n")).splitlines()) == 2
+
+
+def test_a_key_that_only_older_folders_may_have_is_refused_in_a_file_of_today(tmp_path: Path) -> None:
+    text = 'name: mine\nextends: torchtitan\nexperts:\n  natural_imbalance: {value: 1.2, source: "a run"}\n'
+    assert "natural_imbalance: is no longer read; give natural_spread" in refused(written(tmp_path, text))
