@@ -27,7 +27,8 @@ from primus_search.launch.read.recipes import RECIPES, RESIZED, model_of, recipe
 from primus_search.launch.refusals import refused
 from primus_search.launch.world import World
 from primus_search.learning.started_experiment import start
-from primus_search.models.megatron_arguments import model_arguments
+from primus_search.models.megatron_arguments import megatron_keys, model_arguments
+from primus_search.models.presets import load_preset
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.model.adapters import DEFAULT_MODULES
 from primus_search.values.model.attention_mixers import Attention, CompressedAttention
@@ -99,6 +100,23 @@ def test_a_recipe_that_tunes_a_model_is_a_job_that_does() -> None:
         else:
             assert tuning["task"] == "lora" and tuning["lora"]["rank"] == settings["peft.dim"], name
     assert read >= 8
+
+
+SIZES = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels",
+         "moe_ffn_hidden_size", "moe_router_topk")  # fmt: skip
+
+
+def test_sizes_that_a_recipe_assigns_are_those_of_the_model_that_it_is_read_as() -> None:
+    """A model named by its class, too, whose sizes are in the recipe alone."""
+    judged = 0
+    for name, recipe in recipes().items():
+        model = model_of(recipe)
+        assigned = {key: recipe.settings[key] for key in SIZES if key in recipe.settings}
+        own = megatron_keys(model) if model and assigned else {}
+        assert not model or {key: own.get(key) for key in assigned} == assigned, name
+        judged += bool(model and assigned)
+    assert judged >= 3
+    assert read_experiment(Path("gemma3_1b_pretrain_1gpu_h100_bf16")).model == load_preset("gemma3_1b").model
 
 
 def test_settings_of_adapters_are_changed_by_a_command(tmp_path: Path) -> None:
