@@ -147,7 +147,7 @@ def test_muon_keeps_one_moment_of_matrices_and_deals_them_whole() -> None:
     model, cluster = load_model("llama3.1_8b"), load_cluster("h100", 4)
     c = Candidates.table(optimizer=[int(Optimizer.ADAM), int(Optimizer.DIST_MUON)], sharding=[1, 0])
     memory = Projector(Job(model, cluster, Workload(seq_length=4096, global_batch_size=64))).memory(c)
-    ends = 2.0 * model.vocab_size * model.hidden + model.hidden
+    ends = 2.0 * model.vocab_size * model.hidden + (2 * model.num_layers + 1) * model.hidden
     assert memory.optimizer[0] == pytest.approx(12.0 * model.total_params / 32, rel=1e-6)
     assert memory.optimizer[1] == pytest.approx((8.0 * model.total_params + 4.0 * ends) / 32, rel=1e-6)
 

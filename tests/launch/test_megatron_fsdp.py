@@ -168,19 +168,26 @@ def test_torch_shards_experts_over_the_ranks_of_their_layer() -> None:
     assert memory.weights[0] / memory.weights[1] == pytest.approx(4.0, rel=0.15)
 
 
-LLAMA2_13B = (
+DENSE = (
     "pretrain_gpt.py --num-layers 40 --hidden-size 5120 --num-attention-heads 40 --ffn-hidden-size 13824 --seq-length "
-    "4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512 --bf16 --disable-bias-linear "
-    "--untie-embeddings-and-output-weights --position-embedding-type rope --vocab-size 151936 --use-megatron-fsdp "
-    "--num-distributed-optimizer-instances 2 --use-distributed-optimizer --ckpt-format fsdp_dtensor "
+    "4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 512 --disable-bias-linear --swiglu "
+    "--untie-embeddings-and-output-weights --vocab-size 151936 --use-distributed-optimizer "
+)
+IN_BUFFERS = "--bf16 --position-embedding-type rope --use-megatron-fsdp --ckpt-format fsdp_dtensor "
+LLAMA2_13B = f"{DENSE}{IN_BUFFERS}--num-distributed-optimizer-instances 2 "
+ONE_GROUP = f"{DENSE}{IN_BUFFERS}--data-parallel-sharding-strategy optim_grads_params "
+IN_FP8 = "--fp8-format hybrid --fp8-param-gather"
+GROUPED = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --num-query-groups 8 "
+    "--group-query-attention"
 )
 
 
 @pytest.mark.parametrize(
     ("nodes", "more", "held"),
     [
-        (128, "optim_grads_params --tensor-model-parallel-size 2 --swiglu --normalization RMSNorm", 61_388_800),
-        (4, "optim --swiglu", 28_592_209_920),
+        (128, "optim_grads_params --tensor-model-parallel-size 2 --normalization RMSNorm", 61_388_800),
+        (4, "optim", 28_592_209_920),
     ],
 )
 def test_buffers_of_layers_are_filled_up_to_whole_rows_of_every_rank(
@@ -198,7 +205,7 @@ def test_buffers_of_layers_are_filled_up_to_whole_rows_of_every_rank(
 def test_elements_between_matrices_have_no_moments(tmp_path: Path) -> None:
     """One chunk in 287 of a layer ends in a gap, on the first of two ranks (tests.support.megatron_bytes)."""
     path = tmp_path / "run.sh"
-    more = "optim --swiglu --tensor-model-parallel-size 8 --fp8-format hybrid --fp8-param-gather --mtp-num-layers 1"
+    more = f"optim --tensor-model-parallel-size 8 {IN_FP8} --mtp-num-layers 1"
     path.write_text(f"torchrun --nnodes 4 --nproc-per-node 8 {LLAMA2_13B}--data-parallel-sharding-strategy {more}\n")
     space, one = of_file(path, "h100")
     memory = memory_by_rank(space.job, one)
@@ -207,6 +214,29 @@ def test_elements_between_matrices_have_no_moments(tmp_path: Path) -> None:
         3_670_138_880,
         11_002_019_840,
     )
+
+
+@pytest.mark.parametrize(("gpus", "job", "weights", "optimizer"), [
+    (8, f"{ONE_GROUP}{GROUPED} --tensor-model-parallel-size 8 --use-precision-aware-optimizer --exp-avg-dtype bf16",
+     2_059_419_648, 14_410_694_656),
+    (2, f"{ONE_GROUP}{IN_FP8} --num-distributed-optimizer-instances 2 --optimizer sgd",
+     15_803_740_160, 113_966_039_040),
+    (8, f"{DENSE}{IN_FP8} --position-embedding-type rope --tensor-model-parallel-size 4",
+     7_904_337_920, 14_248_222_720),
+    (8, f"{DENSE}--bf16 --optimizer muon --tensor-model-parallel-size 8 --max-position-embeddings 32768",
+     3_899_740_160, 16_383_467_520),
+])  # fmt: skip
+def test_weights_and_optimizer_take_what_megatrons_classes_allocate(
+    gpus: int, job: str, weights: int, optimizer: int, tmp_path: Path
+) -> None:
+    """Of d98e8a64 (tests.support.megatron_bytes): empty ends of a buffer have no masters of FusedAdam; groups of one
+    rank hold FP8; FP8 weights under FP32 training have two layouts; Muon takes a table of positions, and no norm."""
+    path = tmp_path / "run.sh"
+    queues = 8 if "fsdp" in job else 1
+    path.write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}\ntorchrun --nproc-per-node {gpus} {job}\n")
+    space, one = of_file(path, "h100")
+    memory = memory_by_rank(space.job, one)
+    assert (float(memory.weights[0]), float(memory.optimizer[0])) == pytest.approx((weights, optimizer), rel=2e-5)
 
 
 @pytest.mark.parametrize(("name", "held"), [("megatron", 2.0), ("megatron@core_0.16", 4.0), ("primus", 4.0)])

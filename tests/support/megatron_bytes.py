@@ -276,7 +276,8 @@ def of_shards(chunks: Any, made: Any) -> Iterator[tuple[str, int]]:
 
     whole = (one for group in groups if group.model_weight_buffer is None for one in group.params)
     by_columns = held("transpose_weight_buffer", "hfsdp_helper_wtbuf")
-    yield "weights", held("model_weight_buffer", "hfsdp_helper_wbuf") + by_columns + sum(map(size, whole))
+    unsharded = sum(2 * one.numel() if hasattr(one, "in_two_layouts") else size(one) for one in whole)
+    yield "weights", held("model_weight_buffer", "hfsdp_helper_wbuf") + by_columns + unsharded
     yield "gradients", held("main_grad_buffer", "hfsdp_helper_gbuf")
     yield "optimizer", held("main_weight_buffer") + optimizer_bytes(made, has_own_masters=False)
     beside = [group for group in groups if group.fsdp_unit_id is None]

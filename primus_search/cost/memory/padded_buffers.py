@@ -16,7 +16,7 @@ import numpy as np
 
 from primus_search.cost.memory.layer_matrices import Matrix, layer_matrices
 from primus_search.cost.memory.share import Share, fp8_layouts, in_layer_buffers
-from primus_search.values.candidates import Floats
+from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
@@ -25,12 +25,12 @@ def padded(
     model: Model, stack: Stack, s: Share, kind: LayerKind, count: Floats, *, of_experts: bool = False
 ) -> tuple[Floats, Floats]:
     """`count` parameters of a layer's buffer with what fills it up where Megatron-FSDP deals it to its ranks, and
-    elements between matrices on the first rank, which have no moments."""
+    empty elements on the first rank, of which the optimizer keeps nothing."""
     is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
         return count, np.zeros_like(count)
     matrices = layer_matrices(model, kind, s, of_experts=of_experts)
-    shards = (s.expert_shards if of_experts else s.shards) * s.optimizer_groups
+    shards = np.where(s.sharding > Sharding.NONE, s.expert_shards if of_experts else s.shards, 1.0) * s.optimizer_groups
     beside = np.stack(np.broadcast_arrays(count, shards, fp8_layouts(stack, s)), axis=1).round().astype(np.int64)
     found = np.array([filled(one, *more) for one, more in zip(matrices, beside.tolist(), strict=True)])
     return np.where(is_padded, found[:, 0], count), np.where(is_padded, found[:, 1], 0.0)
@@ -59,10 +59,11 @@ def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int
                 waiting.remove(other)
             gaps.append((used, chunk - one % chunk - other % chunk))
             used += 1 + other // chunk
-    if are_apart:
-        inside, beside = 0.0, small
-    else:
-        inside, beside = max(small - sum(gap for _, gap in gaps), 0) / chunk, 0
+    filling, beside = (0, small) if are_apart else (small, 0)
+    inside = max(filling - sum(gap for _, gap in gaps), 0) / chunk
     dealt = ceil((used + inside) / shards)
-    empty = sum(gap for begin, gap in gaps if begin < dealt) if are_apart else 0
+    empty = max(dealt - used - inside, 0.0) * chunk
+    for begin, gap in gaps:
+        empty += max(gap - filling, 0) * (begin < dealt)
+        filling = max(filling - gap, 0)
     return float(shards * chunk * dealt + beside), float(empty)

@@ -47,7 +47,10 @@ def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelS
     whole = model.beside_mixer_params(kind)[1]
     count, empty = padded(model, stack, s, kind, layer_dense_params(model, kind, s))
     found = state(stack, s, count - whole, s.shards, empty=empty, is_trained=is_trained, base_bytes=base)
-    found = found.plus(state(stack, s, np.full_like(count, whole), s.shards, is_cast=False, is_trained=is_trained))
+    norms = round(model.layer_norms(kind) * model.norm_params)
+    for each, is_matrix in ((norms, False), (whole - norms, True)):
+        uncast = {"is_linear": is_matrix, "is_cast": False, "is_trained": is_trained}
+        found = found.plus(state(stack, s, np.full_like(count, each), s.shards, **uncast))
     if kind.is_moe:
         count, empty = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
         routed = state(stack, s, count, s.expert_shards, empty=empty, is_trained=is_trained, base_bytes=base)
@@ -61,9 +64,9 @@ def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelS
 def embedding_state(model: Model, stack: Stack, s: Share) -> ModelState:
     """Token and per-layer embeddings, split over tp by vocabulary, a learned position table, not split."""
     positions = model.learned_positions * model.hidden
-    split = model.embedding_params + model.per_layer_table_params - positions
-    count = split / s.tp + positions
-    return state(stack, s, count, s.shards, is_linear=False, is_trained=model.adapters is None)
+    split, is_trained = model.embedding_params + model.per_layer_table_params - positions, model.adapters is None
+    found = state(stack, s, split / s.tp, s.shards, is_linear=False, is_trained=is_trained)
+    return found.plus(state(stack, s, np.full_like(s.tp, positions), s.shards, is_cast=False, is_trained=is_trained))
 
 
 def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
@@ -73,7 +76,7 @@ def mtp_state(model: Model, stack: Stack, s: Share) -> ModelState:
     """
     is_trained, norms = model.adapters is None, np.full_like(s.tp, 3.0 * model.norm_params)
     found = state(stack, s, 2.0 * model.hidden**2 / s.tp, s.shards, is_trained=is_trained)
-    return found.plus(state(stack, s, norms, s.shards, is_cast=False, is_trained=is_trained))
+    return found.plus(state(stack, s, norms, s.shards, is_linear=False, is_trained=is_trained))
 
 
 def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
@@ -139,14 +142,14 @@ def state(
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed. Norms, routers and
     output biases, which every rank has whole, are never cast to FP8 (`is_cast`), nor are embedding and head. `empty`
-    elements of a shard have no moments.
+    elements of a shard have neither moments nor `fused_master_bytes`.
     """
     moment, weight, whole, sharded = (state_bytes(stack, name, s.state_format) for name in _STATE)
     master = master_bytes(stack, s.state_format, s.fp8)
     moments = (MATRIX_MOMENTS if is_linear else END_MOMENTS)[s.optimizer]
     stays = 1.0 if stack.precision.keeps_hosted_masters else s.kept_moments
     optimizer = master * stays + moments * moment * s.kept_moments
-    unheld = empty * moments * moment * s.kept_moments
+    unheld = empty * (moments * moment + stack.precision.fused_master_bytes) * s.kept_moments
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)

@@ -161,17 +161,22 @@ def in_layer_buffers(stack: Stack, s: Share) -> Bools:
     """Whether a layer's weights are in buffers of Megatron-FSDP."""
     mask: Bools = (s.sharding >= Sharding.ZERO2) & (s.sharding != Sharding.FSDP2)
     mask &= stack.memory.shard_queue_params > 0.0
-    mask |= (s.sharding == Sharding.DISTRIBUTED_OPTIMIZER) & stack.memory.has_layer_buffers
+    mask |= (s.sharding <= Sharding.DISTRIBUTED_OPTIMIZER) & stack.memory.has_layer_buffers
     return mask
 
 
 def fp8_layouts(stack: Stack, s: Share) -> Floats:
-    """Copies in FP8 that Megatron-FSDP has of a matrix: of MXFP8 by rows and by columns; 0 where it has BF16.
+    """Copies in FP8 of a matrix whose weights are gathered so: by rows, of MXFP8 and outside Megatron-FSDP by columns
+    as well; 0 where weights are not in FP8.
 
-    Source: NVIDIA/Megatron-LM core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py:2637 of d98e8a64.
+    Source: NVIDIA/Megatron-LM core/distributed/fsdp/src/megatron_fsdp/param_and_grad_buffer.py:2637 of d98e8a64;
+    NVIDIA/TransformerEngine pytorch/tensor/float8_tensor.py `_transpose`.
     """
-    layouts: Floats = np.isin(s.fp8, (Fp8.HYBRID, Fp8.DELAYED, Fp8.BLOCKWISE)) + 2.0 * (s.fp8 == Fp8.MXFP8)
-    return layouts * (in_layer_buffers(stack, s) & stack.precision.has_fp8_param_gather)
+    in_buffers = in_layer_buffers(stack, s)
+    is_held = np.isin(s.fp8, (Fp8.HYBRID, Fp8.DELAYED, Fp8.BLOCKWISE, Fp8.MXFP8)) & stack.precision.has_fp8_param_gather
+    is_held &= in_buffers | (s.sharding == Sharding.DISTRIBUTED_OPTIMIZER)
+    layouts: Floats = np.where(in_buffers & (s.fp8 != Fp8.MXFP8), 1.0, 2.0) * is_held
+    return layouts
 
 
 def _floats(column: Ints) -> Floats:

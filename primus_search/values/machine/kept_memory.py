@@ -11,7 +11,7 @@ class KeptMemory:
     element_bytes  Bytes of an activation element, and of a weight or gradient in flight (4 where trained in FP32).
     fused_logit_bytes  Bytes per logit alive at the worst moment of head and loss with a fused loss.
     keeps_softmax  A fused loss holds what separate kernels hold: an FP32 softmax beside the logits, kept for backward.
-    has_layer_buffers  Layers are in buffers of Megatron-FSDP under the distributed optimizer, too (strategy `optim`).
+    has_layer_buffers  Layers are in buffers of Megatron-FSDP, whose strategy shards the optimizer alone or nothing.
     pads_dealt_matrices  Buffers have room for whole matrices in every shard where dist_muon deals them.
     unfused_logit_bytes  Likewise with separate softmax and log: BF16 logits, FP32 copies, their gradient.
     loss_chunks  Pieces of a micro-batch that head and loss run through one after the other, forward and backward, so

@@ -72,6 +72,7 @@ class Precision:
     fp16_gradient_bytes  `gradient_bytes` and `gradient_comm_bytes` of a run in FP16; 0: as in BF16.
     master_weight_bytes  Bytes per parameter of the optimizer's copy of the weights; 0 where the model's own weights are
         updated.
+    fused_master_bytes  Bytes per parameter of masters that the kernel of the optimizer keeps beside that copy.
     moment_bytes  Bytes per parameter of each of the two Adam moments.
     keeps_hosted_masters  Masters of parameters that the host updates stay on the device, moments do not.
     has_fp8_param_gather  Weights travel as FP8 when the recipe is FP8.
@@ -90,6 +91,7 @@ class Precision:
     has_fp8_tensor_gather: bool
     has_fp8_dispatch: bool
     keeps_hosted_masters: bool = True  # as every stack of earlier releases
+    fused_master_bytes: float = 0.0  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

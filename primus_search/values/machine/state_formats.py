@@ -43,12 +43,12 @@ def state_bytes(stack: Stack, name: str, formats: Ints) -> Floats:
 def master_bytes(stack: Stack, formats: Ints, scaling: Ints) -> Floats:
     """Bytes per parameter of master weights, by format and FP8 scaling.
 
-    The precision-aware optimizer keeps the 16 bits that BF16 weights lack; whole ones where FP8 scales are not delayed.
+    The precision-aware optimizer keeps the 16 bits that BF16 weights lack; whole ones where FP8 scales are not delayed;
+    beside main weights that software has in buffers, it has its own (`fused_master_bytes`).
     """
-    if not formats.any():
-        return state_bytes(stack, "master_weight_bytes", formats)
     is_whole = np.isin(scaling, _WHOLE_MASTERS) & np.isin(formats, (StateFormat.BF16_MOMENTS, StateFormat.BF16_STATE))
-    return state_bytes(stack, "master_weight_bytes", np.where(is_whole, StateFormat.STACK, formats))
+    kept = state_bytes(stack, "master_weight_bytes", np.where(is_whole, StateFormat.STACK, formats))
+    return kept + stack.precision.fused_master_bytes
 
 
 _WHOLE_MASTERS = (Fp8.HYBRID, Fp8.BLOCKWISE, Fp8.ROWWISE, Fp8.MXFP8)
