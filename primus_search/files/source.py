@@ -130,16 +130,19 @@ def shown(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
 
 
-def parse(text: str, name: str) -> Document:
-    """The document in a text; every contradicting key and unknown tag is reported, a syntax error alone."""
+def parse(text: str, name: str, *, keeps_last: bool = False) -> Document:
+    """The document in a text; every contradicting key and unknown tag is reported, a syntax error alone.
+
+    keeps_last: of a key that is given twice the last value counts, as in PyYAML.
+    """
     # JSON may be indented with tabs, which YAML forbids; outside strings JSON has no other use for them.
     if name.endswith(".json"):
         text = text.replace("\t", " ")
-    return Document(name, *pickle.loads(_parsed(text, name)))
+    return Document(name, *pickle.loads(_parsed(text, name, keeps_last)))
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str, name: str) -> bytes:
+def _parsed(text: str, name: str, keeps_last: bool) -> bytes:
     """The data of a text and its lines, pickled, so that each reader has data of its own: presets, machines and stacks
     are read again for every space that names them."""
     loader = _Loader(text)
@@ -153,7 +156,7 @@ def _parsed(text: str, name: str) -> bytes:
         raise InputError([Problem(name, f"is not valid YAML: {str(error).splitlines()[0]}")]) from None
     finally:
         loader.dispose()
-    builder = _Builder(name)
+    builder = _Builder(name, keeps_last)
     data = builder.build(node, ()) if node is not None else None
     if builder.problems:
         raise InputError(builder.problems)
@@ -182,8 +185,8 @@ class _Loader(yaml.CSafeLoader):
 class _Builder:
     """Turns a node graph into plain data, counting what aliases expand to."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, keeps_last: bool) -> None:
+        self.name, self.keeps_last = name, keeps_last
         self.lines: dict[Keys, int] = {}
         self.problems: list[Problem] = []
         self.num_nodes = 0
@@ -224,7 +227,9 @@ class _Builder:
                 continue
             line = self.lines.setdefault((*keys, key), key_node.start_mark.line + 1)
             value = self.build(value_node, (*keys, key))
-            if own.setdefault(key, value) != value:
+            is_other = own.get(key, value) != value
+            own[key] = value
+            if is_other and not self.keeps_last:
                 what = f"duplicate key with another value than on line {line}; keep one"
                 self.problems.append(Problem(self._where(key_node, (*keys, key)), what))
         return merged | own

@@ -19,7 +19,8 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
         return known[preset].model
     tail, hub = _tail(name), _hub_names(known)
     plain = {bare: held for one, held in hub.items() if (bare := _bare(one)) not in hub}
-    tries = (tail, tail.rpartition("--")[2], tail.partition("_")[2])  # of a cache, or behind the owner, in one folder
+    dotted = re.sub(r"(?<=\d)(?:___|_(?=\db))(?=\d)", ".", tail)  # ModelScope's folders and types
+    tries = (tail, tail.rpartition("--")[2], tail.partition("_")[2], dotted)  # of caches, behind the owner
     words = [word for one in tries for word in (one, _bare(one))]
     found = next((one for word in words if (one := hub.get(word) or plain.get(word))), "")
     if not found:

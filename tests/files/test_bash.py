@@ -28,6 +28,14 @@ done
 TP="${TP:-8}"; MBS="${MBS:-2}"
 f --tp $TP --mbs ${MBS} --seq ${SEQ_LENGTH:-2048}
 """,
+    "a test over lines, and patterns with groups": """
+FAST=false; DECAY=1.0
+if [[ "$FAST" != "true" \\
+    && "$FAST" != "false" ]]; then exit 1; fi
+if [[ ! "$DECAY" =~ ^(0|1)(\\.[0-9]+)?$ ]]; then exit 1; fi
+if [[ "$DECAY" =~ ^-?[0-9]+$ ]]; then f --whole; fi
+f --decay $DECAY
+""",
     "lines joined": """
 LIST="
   --tp 4

@@ -608,7 +608,7 @@ torchrun --standalone --nnodes=1 --nproc_per_node=$1 -m verl.trainer.fsdp_sft_tr
 
 def test_a_script_that_wants_arguments_is_read_with_them_and_says_so_without(folder: Path) -> None:
     (folder / "tune.sh").write_text(VERL_SFT, encoding="utf-8")
-    with pytest.raises(InputError, match=r"wants arguments: primus-search project .*--args '<1> <2>'"):
+    with pytest.raises(InputError, match=r"wants arguments: .*--args '<nproc_per_node> <default_local_dir>'"):
         read_experiment(folder / "tune.sh")
     read = read_experiment(folder / "tune.sh", arguments=("4", "out"))
     assert read.world.gpus == 4 and read.row["micro_batch_size"] == 2 and read.seq_length == 2048

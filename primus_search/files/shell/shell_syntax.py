@@ -320,7 +320,7 @@ def test_pieces(text: str) -> list[str]:
     """The raw words of a `[[ ]]`."""
     found, i = list[str](), 0
     while i < len(text):
-        if text[i].isspace():
+        if text[i].isspace() or text.startswith("\\\n", i):
             i += 1
             continue
         begin = i

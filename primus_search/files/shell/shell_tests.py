@@ -17,8 +17,8 @@ _NUMERIC = {"-eq": "==", "-ne": "!=", "-gt": ">", "-ge": ">=", "-lt": "<", "-le"
 _JOINTS = (("||", "-o"), ("&&", "-a"))
 """Signs between tests, those that bind least first."""
 _FILE_TESTS = tuple(f"-{letter}" for letter in "abcdefghkprstuwxLNOGS")
-_SAFE_PATTERN = re.compile(r"[\w\s^$\[\]\-+*.:,=/@%]{0,80}")
-"""A regular expression of a script that is matched: no groups, so that it cannot run long."""
+_SAFE_PATTERN = re.compile(r"(?:[\w\s^$\[\]\-+*.:,=/@%(|?\\]|\)(?![+*{])){0,80}")
+"""A regular expression of a script that is matched: no group is repeated, so that it cannot run long."""
 
 
 @dataclass(slots=True)

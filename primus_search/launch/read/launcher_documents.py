@@ -49,7 +49,7 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
     elif path.suffix == ".py":
         data = _plain(PythonModule.of(path, text).names)
     else:
-        data = parse(_TAG.sub("", text), path.name).data
+        data = parse(_TAG.sub("", text), path.name, keeps_last=True).data
     if not isinstance(data, dict):
         return {}
     given: dict[str, Any] = {}

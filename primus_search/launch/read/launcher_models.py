@@ -21,7 +21,8 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
     """The model that a file names or sizes, and why there is none."""
     fields = {k.removeprefix(f"{launcher.config}."): v for k, v in given.items() if k.startswith(f"{launcher.config}.")}
     stated = {**launcher.defaults, **given}
-    named = next((str(one) for key in launcher.model if (one := stated.get(key)) and one is not True), "")
+    names = [str(one) for key in launcher.model if (one := stated.get(key)) and one is not True]
+    named = next(iter(names), "")
     if launcher.config and fields and (_family(launcher, fields) or not named):
         tokenizer = next((str(stated[key]) for key in launcher.tokenizer if stated.get(key)), "")
         return _of_config(path, launcher, fields, vocabulary_of(tokenizer))
@@ -30,7 +31,7 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
         what = f"{resized}: {given[resized]}: another model than {named}; give --model its config.json"
         what = as_script_text(what)
         return None, (Problem(shown(path), what),)
-    if found := model_named(named, launcher.models):
+    if found := next((model for one in names if (model := model_named(one, launcher.models))), None):
         return found, ()
     beside = path.parent / named
     if named and "\0" not in named and (beside / "config.json").is_file():

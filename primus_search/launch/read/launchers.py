@@ -86,9 +86,10 @@ def _of_script(
     own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
-    given = own | _named_beside(path, [word.rpartition("=")[2] for word in words])
+    documents = _named_beside(path, [word.rpartition("=")[2] for word in words])
+    given = own | documents
     for key, value in command_settings(words):
-        given[key] = written(value)
+        given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
     if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
         given[PROGRAM] = program
@@ -171,6 +172,7 @@ def read_launcher(
 
     Raises ValueError where adapters alone are trained, and where a setting that counts has no value.
     """
+    line = "" if path.suffix in ENDS else started_with(text)
     if path.suffix in ENDS:
         words = ((key, written(value)) for key, value in command_settings([*arguments]))
         flags = {key: plain(value) if isinstance(value, str) else value for key, value in words}
@@ -188,13 +190,17 @@ def read_launcher(
         script = bash.followed(text, os.environ, path.parent)
         given, runs, variables = _of_script(path, script, launcher)
         guessed = _guessed(path, text, script, launcher, given)
-    if not runs:
-        raise ValueError(f"wants arguments: {started_with(text, '1')}")
+        if not runs:
+            left = f"line {script.left}: the script exits before it starts a training"
+            how = (
+                "its command is not reached: set what its tests read in the environment (NAME=value before the command)"
+            )
+            raise ValueError(f"wants arguments: {line}" if line else left if script.left else how)
     _refuse_several(launcher, runs)
     started = _world(launcher, given, runs[-1], variables, path.parent)
     named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
     absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
-    read = of_given(path, launcher, given, world, model, of_contract, started)
+    read = of_given(path, launcher, given, world, model, of_contract, started, line)
     notes = (
         f"{name} is not beside the file: GPUs, sharding or precision that it gives are not read" for name in absent
     )
@@ -216,12 +222,12 @@ _CONFIGURES = re.compile(r"^(?:config_file|deepspeed\w{0,9}|ds_config|accelerate
 
 def of_given(
     path: Path, launcher: Launcher, given: Settings, world: int, model: Model | None, of_contract: OfContract,
-    started: World = NO_WORLD,
+    started: World = NO_WORLD, line: str = "",
 ) -> Experiment:  # fmt: skip
-    """The job of settings under the names of a launcher, as `read_launcher`."""
+    """The job of settings under the names of a launcher, as `read_launcher`; `line` gives a script its arguments."""
     given, stated = _stated(launcher, given)
     _refuse(launcher, given)
-    _refuse_unknown(launcher, [given[key] for key in launcher.lora.numbers if key in given and launcher.calls])
+    _refuse_unknown(launcher, [given[key] for key in launcher.lora.numbers if key in given and launcher.calls], line)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     by_default = launcher.lora.left_open(given) if lora else ()
@@ -235,7 +241,7 @@ def of_given(
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
     spread = [given[SPREAD]] if SPREAD in given else []
     values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
-    _refuse_unknown(launcher, values)
+    _refuse_unknown(launcher, values, line)
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
@@ -277,13 +283,13 @@ def _as_script_words(value: Any) -> Any:
     return as_script_text(value) if isinstance(value, str) else value
 
 
-def _refuse_unknown(launcher: Launcher, values: Sequence[Any]) -> None:
+def _refuse_unknown(launcher: Launcher, values: Sequence[Any], line: str) -> None:
     """Raises ValueError with the variables, or what of a program only a run has, that values depend on."""
     missing = sorted({name for value in values for name in UNSET.findall(str(value))})
     if missing:
         named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
         of_script = "set them in the environment (NAME=value before the command), or --args"
-        raise ValueError(f"depends on {named}: {PROGRAM_ARGS if launcher.calls else of_script}")
+        raise ValueError(f"depends on {named}: {PROGRAM_ARGS if launcher.calls else of_script}{line and ': '}{line}")
 
 
 PROGRAM_ARGS = "--args '--NAME VALUE' gives them, --nodes the number of processes"

@@ -35,14 +35,23 @@ OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}
 """A variable without a value that is called after a list of options, which bash leaves out."""
 
 
-PLACES = re.compile(r"\$\{?([1-9])\b")
-"""Arguments that a script is started with."""
+PLACES = re.compile(r"\$\{?([1-9])\b(?!:?[-=])")
+"""Arguments that a script is started with and has no default for."""
+ASSIGNED = re.compile(r"\b([A-Za-z_]\w{0,80})=[\"']?\$\{?([1-9])\b")
+"""A variable that one of them is assigned to."""
+_OF_OTHERS = re.compile(
+    r"'[^'\n]*'|^[ \t]*(?:function\s+)?[\w-]+[ \t]*\(\)\s*\{(?:[^\n]*\}[ \t]*$|.*?^[ \t]*\})", re.MULTILINE | re.DOTALL
+)
+"""Words that bash leaves as they are, and functions, whose arguments are their own."""
 
 
 def started_with(text: str, names: Iterable[str] = ()) -> str:
-    """The command that gives a script its arguments, those of `names` among them; empty where it reads none."""
+    """The command that gives a script its arguments by the names of their variables, those of `names` among them;
+    empty where it reads none."""
+    text = _OF_OTHERS.sub("", text)
     places = [int(one) for one in (*names, *PLACES.findall(text)) if one.isdecimal()]
-    arguments = " ".join(f"<{one}>" for one in range(1, max(places, default=0) + 1))
+    called = {place: name for name, place in reversed(ASSIGNED.findall(text))}
+    arguments = " ".join(f"<{called.get(str(one), one)}>" for one in range(1, max(places, default=0) + 1))
     return f"primus-search project FILE --args '{arguments}'" if arguments else ""
 
 

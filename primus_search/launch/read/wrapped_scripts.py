@@ -14,7 +14,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.source import parse
 
-_WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|command):", re.MULTILINE)
+_WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|commands?):", re.MULTILINE)
 """A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_]\w*)\)")
 """How manifests and Makefiles write the value of a variable."""
@@ -54,11 +54,14 @@ def called_in(path: Path, text: str) -> str:
     )
 
 
-COPIES = ("replicas", "parallelism", "size", "numNodes", "num_nodes")
+COPIES = ("replicas", "parallelism", "size", "numNodes", "num_nodes", "nodes")
 """Keys of a manifest or a task that multiply the pods below them."""
-DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "accelerators", "numProcPerNode")
-WORLD = (("PET_NNODES", "SKYPILOT_NUM_NODES"), ("PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"))
-"""Variables that operators of Kubeflow and SkyPilot set for nodes and for devices of one."""
+DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "accelerators", "numProcPerNode", "gpu")
+WORLD = (
+    ("PET_NNODES", "SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM"),
+    ("PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE"),
+)
+"""Variables that operators of Kubeflow, SkyPilot and dstack set for nodes and for devices of one."""
 
 
 def _started(node: Any) -> Iterator[str]:
@@ -83,7 +86,8 @@ def _pods(node: Any, copies: int) -> Iterator[tuple[int, int]]:
     copies = UNKNOWN if copies == UNKNOWN or any(isinstance(one, str) for one in given) else copies * prod(given)
     for key, value in node.items():
         if key in DEVICES:
-            count = str(next(iter(value.values()), 0) if isinstance(value, Mapping) else str(value).rpartition(":")[2])
+            one = value.get("count", next(iter(value.values()), 0)) if isinstance(value, Mapping) else value
+            count = str(one).rpartition(":")[2]
             yield copies, int(count) if count.isdecimal() else UNKNOWN if "$" in count else 1
         elif key not in ("requests", "leaderTemplate"):  # beside limits, and one of the workers
             yield from _pods(value, copies)
@@ -103,6 +107,7 @@ def _lines(node: Any) -> Iterator[str]:
         is_text = len(words) == 1 or any(re.fullmatch(r"-\w*c", word) for word in words[:-1])
         yield _VARIABLE.sub(r"${\1}", words[-1] if is_text else " ".join(map(_word, words)))
     yield from (text for key in ("run", "entrypoint") if isinstance(text := node.get(key), str))
+    yield from _listed(node.get("commands"))
     for key, value in node.items():
         if str(key).endswith(".sh") and isinstance(value, str):
             yield value
@@ -111,11 +116,17 @@ def _lines(node: Any) -> Iterator[str]:
 
 
 def _variables(given: Any) -> Iterator[str]:
-    named = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
-    pairs = (
-        list(given.items()) if isinstance(given, Mapping) else [(one.get("name"), one.get("value")) for one in named]
-    )
+    listed = [_pair(one) for one in given] if isinstance(given, list) else []
+    pairs = list(given.items()) if isinstance(given, Mapping) else listed
     yield from (f"export {name}={_word(str(value))}" for name, value in pairs if value is not None)
+
+
+def _pair(variable: Any) -> tuple[Any, Any]:
+    """Name and value of a variable in a list: a section, or NAME=VALUE; of a name alone no value."""
+    if isinstance(variable, Mapping):
+        return variable.get("name"), variable.get("value")
+    name, has_value, value = str(variable).partition("=")
+    return name, value if has_value else None
 
 
 def _listed(value: Any) -> list[str]:

@@ -1,0 +1,126 @@
+"""Settings that files of strangers have: what they were read as otherwise, by kind."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_search.base.errors import InputError
+from primus_search.launch.experiment_space import space_of
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.learning.started_experiment import start
+from tests.support.launched import assert_read
+
+TUNE = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 2 --max_seq_length 2048"
+OLMO = """
+model: {d_model: 2048, n_heads: 16, n_layers: 16, mlp_ratio: 8, rope: true, activation_type: swiglu,
+  include_bias: false, max_sequence_length: 2048, vocab_size: 50280, embedding_size: 50304, weight_tying: false}
+global_train_batch_size: 64
+device_train_microbatch_size: 4
+"""
+RL2 = "torchrun --nproc_per_node=8 -m RL2.trainer."
+DSTACK = f"""
+type: task
+nodes: 2
+env:
+  - HF_TOKEN
+  - MODEL=meta-llama/Llama-2-7b-hf
+commands:
+  - pip install trl
+  - torchrun --nnodes=$DSTACK_NODES_NUM --nproc_per_node=$DSTACK_GPUS_PER_NODE sft.py
+    {TUNE.replace("meta-llama/Llama-2-7b-hf", "$MODEL")}
+resources:
+  gpu: {{name: H100, count: 4}}
+"""
+FILES: dict[str, tuple[str, dict[str, Any]]] = {
+    "replicated.yaml": (OLMO + "distributed_strategy: ddp\nprecision: amp_bf16\n", {"sharding": "none"}),
+    "sharded.yaml": (OLMO + "distributed_strategy: fsdp\nprecision: amp_bf16\n", {"sharding": "fsdp2"}),
+    "offloaded.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE} --fsdp 'full_shard auto_wrap offload'",
+        {"sharding": "fsdp2", "optimizer_offload": 100},
+    ),
+    "one.yaml": (
+        TUNE.replace("--", "\n").replace("_path ", "_path: ").replace("size ", "size: ").replace("length ", "length: ")
+        + "\nfsdp: full_shard\nfsdp_config: {activation_checkpointing: true}\n",
+        {"recompute": "full", "micro_batch_size": 2},
+    ),
+    "twice.yaml": (
+        "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\ncutoff_len: 512\ncutoff_len: 4096\n",
+        {"seq_length": 4096},
+    ),
+    "dstack.yaml": (DSTACK, {"model": "llama2_7b", "gpus": 8, "batch": 16}),
+    "first_swift.sh": (
+        "NPROC_PER_NODE=2 swift sft --model_type qwen2-1_5b-instruct --model_id_or_path /mnt/mine --sft_type full "
+        "--batch_size 4 --max_length 8192 --gradient_accumulation_steps 8",
+        {"model": "qwen2.5_1.5b", "gpus": 2, "micro_batch_size": 4, "batch": 64},
+    ),
+    "modelscope.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace(
+            "meta-llama/Llama-2-7b-hf", "/m/Qwen/Qwen2___5-7B-Instruct"
+        ),
+        {"model": "qwen2.5_7b"},
+    ),
+    "limo.sh": (
+        RL2 + "sft data.train.max_length=16384 data.train.batch_size=32 actor.model_name=Qwen/Qwen2.5-7B-Instruct "
+        "actor.cp_size=4 actor.max_length_per_device=8192",
+        {"program": "RL2 (FSDP)", "gpus": 8, "seq_length": 16384, "batch": 32, "cp": 4, "micro_batch_size": 2},
+    ),
+    "reinforce.sh": (
+        RL2 + "ppo rollout.train.prompts_per_rollout=128 rollout.train.responses_per_prompt=8 actor.cp_size=2 "
+        "rollout.train.sampling_params.max_new_tokens=8192 actor.model_name=Qwen/Qwen2.5-7B actor.update_per_rollout=4 "
+        "actor.max_length_per_device=8192",
+        {"seq_length": 8192, "batch": 256, "micro_batch_size": 2, "cp": 2},
+    ),
+    "pairs.sh": (
+        RL2 + "dpo data.train.max_length=1024 actor.model_name=Qwen/Qwen2.5-7B actor.max_length_per_device=4096",
+        {"batch": 256, "micro_batch_size": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_of_strangers_is_the_job_that_it_starts(name: str, tmp_path: Path) -> None:
+    text, wanted = FILES[name]
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert_read(tmp_path / name, wanted)
+    begun = start(tmp_path / name, "h100", 0)
+    assert space_of(begun, [], None, "").workload.seq_length == begun.experiment.seq_length
+
+
+def test_a_document_that_a_command_names_has_the_setting_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text('{"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2}}')
+    (tmp_path / "run.sh").write_text(f"NPROC_PER_NODE=8 swift sft --tuner_type full --fsdp fsdp.json {TUNE}")
+    assert read_experiment(tmp_path / "run.sh").row["sharding"] == "fsdp2"
+
+
+@pytest.mark.parametrize(("more", "rank"), [("r: 32", 32), ("layers_to_transform: [24, 25]", 0)])
+def test_adapters_by_the_names_of_peft_are_read_and_those_of_some_layers_refused(
+    more: str, rank: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "school_of_reward_hacks.yaml"  # what a document is called is no program
+    path.write_text(
+        f"model: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\nlora_alpha: 64\nmax_seq_length: 2048\n{more}\n"
+    )
+    if rank:
+        assert read_experiment(path).tuning["lora"]["rank"] == rank
+    else:
+        with pytest.raises(InputError, match="layers_to_transform"):
+            read_experiment(path)
+
+
+def test_arguments_that_a_script_wants_are_called_as_it_calls_them(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "fill() { local part=$4; }\nused=$(df / | awk '{print $5}')\nMODEL=$1\nexport GPUS=\"$2\"\nSEED=${3:-1}\n"
+        "torchrun --nproc_per_node 8 sft.py --per_device_train_batch_size $GPUS --max_length 512 --model_name $MODEL\n"
+    )
+    with pytest.raises(InputError, match=r"depends on GPUS: .* --args '<MODEL> <GPUS>'$"):
+        read_experiment(path)
+    assert read_experiment(path, arguments=("Qwen/Qwen3-8B", "4")).row["micro_batch_size"] == 4
+
+
+def test_a_script_that_ends_before_its_training_says_where(tmp_path: Path) -> None:
+    command = "swift sft --model Qwen/Qwen3-8B --tuner_type full --max_length 512"
+    (tmp_path / "run.sh").write_text(f"set -e\nexit 0\n{command}\n")
+    with pytest.raises(InputError, match=r"line 2: the script exits before it starts a training$"):
+        read_experiment(tmp_path / "run.sh")
