@@ -60,6 +60,7 @@ batch_size = 12
 block_size = 1024
 gradient_accumulation_steps = 5 * 8
 max_iters = 600000
+lr_decay_iters = 600000
 """,
     "easy.sh": """python -m EasyLM.models.llama.llama_train --mesh_dim='1,-1,4' --load_llama_config='7b' \\
         --train_dataset.type=json --update_llama_config='' --optimizer.accumulate_gradient_steps=4 \\

@@ -248,6 +248,14 @@ def test_a_training_loop_is_the_job_of_its_loader_and_its_wrapper(tmp_path: Path
         read_experiment(path, 8)
 
 
+def test_numbers_of_a_loop_of_its_own_do_not_make_it_another_program(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    sizes = "batch_size = 2\nblock_size = 1024\nmax_iters = 600\n"
+    path.write_text(f"{sizes}fabric = L.Fabric(devices=4, strategy=FSDPStrategy())\nfabric.backward(loss)\n")
+    with pytest.raises(InputError, match="which is not read"):
+        read_experiment(path, 8)
+
+
 def test_a_loop_of_another_step_or_sharding_or_without_a_length_is_no_job(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     text = LOOP.format(sharding="FullyShardedDataParallel, ShardingStrategy, FullyShardedDataParallel")

@@ -23,23 +23,14 @@ WORLD = "get_world_size"
 """The function, and the option, that has the number of processes."""
 SELF = Unknown("self")
 """An object of a class of the file, whose attributes are kept with the options."""
-SETTINGS = ("self", "args", "opt", "hparams")
-"""Objects whose attributes are options where they are set."""
-BUILT = ("list", "set", "sorted", "tuple")
-"""Calls of Python's own whose values only a run has: the function that returns one is named."""
-PARSERS = ("HfArgumentParser", "TrlParser", "H4ArgumentParser")
-"""Parsers whose classes are the options of the command line."""
-STARTERS = ("Fire", "run", "cli", "CLI")
-"""Calls that start a function with the command line (`fire.Fire(main)`, `typer.run`, `tyro.cli`, jsonargparse)."""
-OPTIONS = ("Option", "Argument")
-"""Defaults of parameters that stand for options (typer)."""
-LOADERS = ("safe_load", "load", "full_load", "loads")
-OF_DOCUMENTS = ("yaml", "json", "OmegaConf", "omegaconf", "toml", "tomllib", "tomli")
-MAPPINGS = ("SimpleNamespace", "Namespace", "EasyDict", "edict", "Box", "dict", "OmegaConf.create", "DictConfig")
-SAME_PATH = ("resolve", "absolute", "expanduser", "as_posix", "abspath", "realpath", "Path", "fspath", "normpath")
-"""Calls that leave a path what it is."""
-HYDRA = ("main", "hydra_runner")
-MOST_MODULES = 60
+MOST_MODULES, DEEP = 60, 6
+"""Modules of a program, and folders above a file in which its modules are sought."""
+
+
+def known(kind: str) -> list[str]:
+    """The names of a kind that libraries have (`spaces/keys/python_names.yaml`)."""
+    names: list[str] = key_table("python_names")[kind]
+    return names
 
 
 @dataclass(slots=True)
@@ -166,9 +157,9 @@ class Program(PythonModule):
     def _default(self, node: ast.expr, scope: dict[str, Any]) -> Any:
         """What `field(default=...)` of a data class, or of pydantic, gives."""
         value = self._value(node, scope)
-        if not isinstance(value, CallRecord) or value.last not in ("field", "Field"):
+        if not (isinstance(node, ast.Call) and isinstance(value, CallRecord) and value.last in known("fields")):
             return value
-        factory = next((one.value for one in getattr(node, "keywords", ()) if one.arg == "default_factory"), None)
+        factory = next((one.value for one in node.keywords if one.arg == "default_factory"), None)
         if isinstance(factory, ast.Lambda):
             return self._value(factory.body, scope)
         if factory is not None:
@@ -207,7 +198,7 @@ class Program(PythonModule):
         """The classes of libraries that a class of the file extends."""
         bases = [self._value(one, self.names) for one in self.classes[name].bases]
         named = [one.name for one in bases if isinstance(one, Name) and self._home(one) is None]
-        return [one for one in named if one.rpartition(".")[2] not in PLAIN_BASES]
+        return [one for one in named if one.rpartition(".")[2] not in known("plain_bases")]
 
     # --- statements ---
 
@@ -241,7 +232,7 @@ class Program(PythonModule):
             owner.fields[name] = value
         elif isinstance(owner, dict):
             owner[name] = value
-        elif isinstance(owner, Unknown) and (owner.text in SETTINGS or "parse" in owner.text):
+        elif isinstance(owner, Unknown) and (owner.text in known("settings") or "parse" in owner.text):
             self.options[name] = value
 
     def _parts(self, value: Any, targets: Sequence[ast.expr]) -> list[Any]:
@@ -254,7 +245,7 @@ class Program(PythonModule):
     def _bound(self, node: ast.FunctionDef, scope: Mapping[str, Any]) -> dict[str, Any]:
         found = dict(self.stored.get(node.name) or {})
         for name, value in scope.items():
-            if isinstance(value, CallRecord) and value.last in OPTIONS:
+            if isinstance(value, CallRecord) and value.last in known("options"):
                 first = value.arguments[0] if value.arguments else value.fields.get("default")
                 found[name] = Unknown(f"--{name}") if first in (..., None) else first
             else:
@@ -266,7 +257,8 @@ class Program(PythonModule):
             flags = [str(flag).lstrip("-").replace("-", "_") for flag in called.arguments if str(flag)[:2] == "--"]
             if called.last == "option" and flags:
                 found[flags[0]] = called.fields.get("default", Unknown(f"--{flags[0]}"))
-            if called.last in HYDRA and isinstance(document := called.fields.get("config_name"), str) and scope:
+            document = called.fields.get("config_name")
+            if called.last in known("hydra") and isinstance(document, str) and scope:
                 folder = str(called.fields.get("config_path") or "")
                 document = document if document.endswith((".yaml", ".yml")) else f"{document}.yaml"
                 found[next(iter(scope))] = self._loaded(str(PurePosixPath(folder, document)))
@@ -294,13 +286,13 @@ class Program(PythonModule):
         match owner:
             case CallRecord("open") if name in ("read", "read_text"):
                 return owner
-            case str() if name in SAME_PATH:
+            case str() if name in known("same_path"):
                 return owner
             case str() if name in ("open", "read_text"):
                 return CallRecord("open", (owner,))
             case str() if name == "joinpath" and all(isinstance(one, str) for one in arguments):
                 return str(PurePosixPath(owner, *arguments))
-            case CallRecord(fields=fields) if name.startswith("parse") and owner.last in PARSERS:
+            case CallRecord(fields=fields) if name.startswith("parse") and owner.last in known("parsers"):
                 classes = owner.arguments[0] if owner.arguments else fields.get("dataclass_types")
                 return [self._given(one) for one in (classes if isinstance(classes, list) else [classes])]
             case CallRecord() if (home := self._home(Name(f"{owner.last}.{name}"))) and home[1] in self.functions:
@@ -320,16 +312,16 @@ class Program(PythonModule):
         first = arguments[0] if arguments else NOTHING
         if last == WORLD:
             return self.options.get(WORLD, Unknown(f"{WORLD}()"))
-        if last in STARTERS and isinstance(first, Name) and (home := self._home(first)):
+        if last in known("starters") and isinstance(first, Name) and (home := self._home(first)):
             if home[1] in home[0].classes:
                 return self._given(first)
             return home[0].returned(home[1], keywords=self.flags)
-        if last in LOADERS and name.partition(".")[0] in OF_DOCUMENTS:
+        if last in known("loaders") and name.partition(".")[0] in known("documents"):
             path = _path_of(first)
             return self._loaded(path) if isinstance(path, str) else Unknown(f"what {name}() reads")
-        if name in MAPPINGS or last in MAPPINGS[:-3]:
+        if name in known("mappings") or last in known("mapping_classes"):
             return {**(first if isinstance(first, dict) else {}), **keywords}
-        if last in SAME_PATH and isinstance(first, str):
+        if last in known("same_path") and isinstance(first, str):
             return str(PurePosixPath(*arguments)) if all(isinstance(one, str) for one in arguments) else first
         if name == "os.path.join" and all(isinstance(one, str) for one in arguments):
             return str(PurePosixPath(*arguments))
@@ -340,7 +332,7 @@ class Program(PythonModule):
         if (home := self._home(function)) and home[1] in home[0].classes:
             return self._object(home, arguments, keywords)
         found = PythonModule._result(self, function, arguments, keywords)
-        is_built = isinstance(found, CallRecord) and found.name in BUILT
+        is_built = isinstance(found, CallRecord) and found.name in known("built")
         return Unknown(f"{last}()") if is_built and self._followed(function) else found
 
     def _followed(self, of: Any) -> "tuple[PythonModule, str] | None":
@@ -353,12 +345,6 @@ class Program(PythonModule):
         if isinstance(function, Unknown) and function.text.isidentifier():
             return function.text  # what a parameter or a field of the program's own holds
         return PythonModule._called(self, function)
-
-
-DEEP = 6
-"""Folders above a file in which its modules are sought."""
-PLAIN_BASES = ("object", "Module", "ABC", "Enum", "Dataset", "NamedTuple", "BaseModel", "Protocol", "dict")
-"""Classes of libraries that say nothing of a job."""
 
 
 REFLECTIONS = ("setattr", "hasattr", "getattr", "vars", "asdict", "dataclasses.asdict", "OmegaConf.to_container")
@@ -382,15 +368,10 @@ def _reflected(name: str, owner: Any, arguments: Sequence[Any]) -> Any:
     return key in fields if name == "hasattr" else fields.get(key, *arguments[1:2])
 
 
-SECTIONS = ("trainer", "strategy", "ddp", "data", "model", "config")
-
-
 def _opened(record: CallRecord) -> CallRecord:
     """A call without its name, and so those of its sections, whose fields then have dotted names."""
-    parts = {
-        k: _opened(one) if k in SECTIONS and isinstance(one, CallRecord) else one for k, one in record.fields.items()
-    }
-    return CallRecord("", (), parts)
+    parts = {key: one for key, one in record.fields.items() if isinstance(one, CallRecord) and key in known("sections")}
+    return CallRecord("", (), {**record.fields, **{key: _opened(one) for key, one in parts.items()}})
 
 
 def _path_of(value: Any) -> Any:
