@@ -60,6 +60,20 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         ),
         {"model": "qwen2.5_7b"},
     ),
+    "one_process.sh": (
+        "CUDA_VISIBLE_DEVICES=0,1 swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora --max_length 2048 "
+        "--gradient_accumulation_steps 16",
+        {"gpus": 1, "batch": 16},
+    ),
+    "two_processes.sh": (
+        "NPROC_PER_NODE=2 swift sft --model Qwen/Qwen2.5-7B-Instruct --train_type lora --max_length 2048 "
+        "--gradient_accumulation_steps 16",
+        {"gpus": 2, "batch": 32},
+    ),
+    "checkpointing.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE} --use_gradient_checkpointing",
+        {"recompute": "full"},
+    ),
     "limo.sh": (
         RL2 + "sft data.train.max_length=16384 data.train.batch_size=32 actor.model_name=Qwen/Qwen2.5-7B-Instruct "
         "actor.cp_size=4 actor.max_length_per_device=8192",
@@ -124,3 +138,15 @@ def test_a_script_that_ends_before_its_training_says_where(tmp_path: Path) -> No
     (tmp_path / "run.sh").write_text(f"set -e\nexit 0\n{command}\n")
     with pytest.raises(InputError, match=r"line 2: the script exits before it starts a training$"):
         read_experiment(tmp_path / "run.sh")
+
+
+def test_a_program_that_is_called_after_adapters_trains_them(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 train_alpaca_lora.py {TUNE}")
+    job = read_experiment(tmp_path / "run.sh")
+    assert job.tuning["task"] == "lora" and any(note.startswith("lora.rank = 16: by default") for note in job.assumed)
+
+
+def test_json_with_arguments_of_megatron_is_called_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"argv": ["pretrain_gpt.py", "--tensor-model-parallel-size", "4"]}')
+    with pytest.raises(InputError, match="is JSON whose keys no launcher that is read has"):
+        read_experiment(tmp_path / "run.json")

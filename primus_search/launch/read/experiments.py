@@ -110,6 +110,8 @@ def _reader_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Callable
         return partial(read_launcher, launcher=launcher, of_contract=of_settings)
     if path.suffix == ".toml":
         return _job_file if JOB_SECTIONS.search(text) else None
+    if path.suffix == ".json":
+        return None
     if path.suffix == ".py":
         is_bridge = recipes_named(NAMED.findall(text)) or CONFIGURES_BRIDGE.search(text)
         return partial(of_program, of_settings=of_settings) if is_bridge else None

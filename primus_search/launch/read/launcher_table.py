@@ -34,6 +34,7 @@ class Launcher:
                  its family; `config_renamed`, `config_drops`: its own names of fields, and those without an effect;
                  `tokenizer`: keys of the one whose vocabulary counts where the fields have none
     nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
+    processes    those that a command starts which names none; 0: one for each device that it lists
     parts        settings inside the text of a key's value, as named groups of a pattern: `key.group`
     prefixes, own  sections whose keys have the contract's own names; single keys that have them
     renamed, translated  the contract's name of a key; the settings that a value of it means
@@ -72,6 +73,7 @@ class Launcher:
     nodes: tuple[str, ...] = ()
     per_node: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
+    processes: int = 0
     parts: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     own: tuple[str, ...] = ()

@@ -370,7 +370,7 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
     world = NO_WORLD if each or not words else world_of(words, counts_in(variables), folder)
-    each = each or (0 if world else listed_devices(words, variables))
+    each = each or (0 if world else (launcher.processes if words else 0) or listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
 
 

@@ -82,8 +82,8 @@ def _recompute(framework: Framework, found: Settings, model: Model | None, stage
         return {"recompute": "op_sac"}
     if mode == "selective" and option in ("0", "1"):
         return {"recompute": "full"}
-    if mode == "selective" and (every := whole_number(option)) and model is not None:
-        layers = model.num_layers // stages // every
+    if mode == "selective" and (every := whole_number(option)):
+        layers = (model.num_layers if model else 0) // stages // every  # that a file names no model is said apart
         block = {"recompute": "full", "recompute_method": "block", "recompute_num_layers": layers}
         return block if layers else {"recompute": "none"}
     if mode in ("none", "full"):
