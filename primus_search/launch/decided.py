@@ -79,10 +79,11 @@ def deciding_settings(
         number = number_of(stack, one.number)
         if one.number in framework.fixes:
             continue  # no setting of a job that starts changes it
-        if one.value is not None and number == one.value:
-            found |= one.settings
-        elif one.key and number not in (one.absent, one.otherwise):
-            found |= {**one.settings, one.key: int(_priced(stack, one, ranks))}
+        found |= one.settings if one.value is not None and number == one.value else {}
+        priced = _priced(stack, one, ranks)
+        grew = max(one.absent, one.grows * ranks) if one.grows else priced
+        if one.key and (number not in (one.absent, one.otherwise) or priced != grew):
+            found |= {**one.settings, one.key: int(priced)}
     return found
 
 

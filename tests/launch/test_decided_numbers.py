@@ -153,6 +153,16 @@ def test_a_bucket_that_grows_with_the_ranks_is_written_as_large_as_it_is() -> No
     assert numbers(**written)["bucket_params_per_rank"] == 0.0
 
 
+@pytest.mark.parametrize("ranks", [8, 40, 41, 512])
+@pytest.mark.parametrize("each", [0.0, 1.0e6, 2.0e6])
+def test_a_bucket_that_grows_otherwise_than_megatrons_is_written(each: float, ranks: int) -> None:
+    stack = with_numbers(load_stack("megatron_core_2026"), {"bucket_params_per_rank": each})
+    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=ranks)
+    has = max(4.0e7, 1.0e6 * ranks)
+    assert written.get("ddp_bucket_size", has) == max(4.0e7, each * ranks)
+    assert ("ddp_bucket_size" in written) == (max(4.0e7, each * ranks) != has)
+
+
 @pytest.mark.parametrize("ranks", [8, 32, 512])
 @pytest.mark.parametrize("params", [3.0e7, 4.0e7, 1.0e8])
 def test_a_bucket_that_grew_with_the_ranks_is_no_difference(params: float, ranks: int) -> None:

@@ -119,6 +119,7 @@ class Decision:
     value       null: what the setting `key` is set to
     absent      what the number is of a job without `key`, which is then not written
     per_rank    the number that makes this one grow with the data-parallel ranks in a job without `key`
+    grows       by how much it does so in the framework, from `absent` on
     otherwise   what the number is of a job without the settings; null: what the stack has
     where       only of candidates whose axes have one of these words, or fit one of these patterns
     of_experts  only of models with experts
@@ -134,6 +135,7 @@ class Decision:
     key: str = ""
     absent: Any = None
     per_rank: str = ""
+    grows: float = 0.0
     otherwise: Any = None
     where: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     of_experts: bool = False
