@@ -257,6 +257,16 @@ def test_primus_turbos_sink_attention_is_read() -> None:
     assert tuple(model.windows) == (128, 0, 128, 0)
 
 
+def test_a_learned_softmax_has_a_number_a_head_under_latent_attention_too() -> None:
+    latent = "multi_latent_attention: true\nq_lora_rank: 16\nkv_lora_rank: 16\nqk_head_dim: 16\n"
+    latent += "qk_pos_emb_head_dim: 8\nv_head_dim: 16\n"
+    for kind in ("", latent):
+        Path("m.yaml").write_text(SIZES + kind)
+        plain = load_model("m.yaml")
+        Path("m.yaml").write_text(f"{SIZES}{kind}softmax_type: learnable\n")
+        assert load_model("m.yaml").total_params == plain.total_params + plain.num_layers * plain.num_heads
+
+
 @pytest.mark.parametrize("framework", ["torchtitan", "maxtext"])
 def test_an_experiment_of_another_framework_is_refused_by_its_name(framework: str) -> None:
     Path("m.yaml").write_text(SIZES)

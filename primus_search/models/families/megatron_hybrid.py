@@ -69,9 +69,7 @@ def hybrid_layers(fields: Fields, declared: Values) -> Values:
     if len(letters) != declared["num_layers"]:
         fields.problem(key or "num_layers", f"has {len(letters)} layers; num_layers is {declared['num_layers']}")
         return {}
-    latent = declared["latent"]
-    full: Mixer = LatentMixer(num_heads=declared["num_heads"], latent=latent) if latent else _full(fields, declared)
-    mixers: dict[str, Mixer] = {"*": full, "M": stack.mixer(fields, declared["hidden"])}
+    mixers: dict[str, Mixer] = {"*": _full(fields, declared), "M": stack.mixer(fields, declared["hidden"])}
     return {
         "mixers": tuple(mixers.get(letter, NoMixer()) for letter in letters),
         "feed_forwards": tuple(None if letter in "-E" else NoFeedForward() for letter in letters),
@@ -258,8 +256,10 @@ def _gated_delta(fields: Fields, declared: Values) -> Values:
     return {"mixers": _interleaved(fields, "linear_attention_freq", declared["num_layers"], linear, full)}
 
 
-def _full(fields: Fields, declared: Values) -> Attention:
+def _full(fields: Fields, declared: Values) -> Attention | LatentMixer:
     """The declared attention, with the norms of queries and keys, biases and sinks that the file switches on."""
+    if latent := declared["latent"]:
+        return LatentMixer(num_heads=declared["num_heads"], latent=latent, has_sinks=declared["has_attention_sinks"])
     return parts.attention(
         declared,
         qk_norm="head" if fields.switch("qk_layernorm", False) else "none",

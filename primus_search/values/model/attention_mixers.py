@@ -164,12 +164,13 @@ class LatentMixer:
 
     has_bias         biases of the down-projections and of the output (attention_bias of DeepSeek)
     has_output_gate  a gate on the output, from the hidden state (Kimi-K3)
-    has_latent_norm  norms of the compressed queries, keys and values
+    has_sinks        a learned sink per head
     """
 
     num_heads: int
     latent: LatentAttention
     has_bias: bool = False
+    has_sinks: bool = False
     has_output_gate: bool = False
     indexer: Indexer | None = None
 
@@ -198,7 +199,8 @@ class LatentMixer:
         whole = a.q_lora_rank + a.kv_lora_rank
         if self.has_bias:
             whole += a.q_lora_rank + a.kv_lora_rank + a.qk_rope_head_dim + hidden
-        return 0, whole + (self.indexer.vector_params if self.indexer else 0)
+        split = self.num_heads if self.has_sinks else 0
+        return split, whole + (self.indexer.vector_params if self.indexer else 0)
 
     def core(self, hidden: int) -> MixingWork:
         """Under an indexer keys and values per head are never made: its absorbed form reads latents."""

@@ -140,7 +140,7 @@ class Model:
 
     def _attention(self, window: int) -> Mixer:
         if self.latent:
-            return LatentMixer(num_heads=self.num_heads, latent=self.latent)
+            return LatentMixer(num_heads=self.num_heads, latent=self.latent, has_sinks=self.has_attention_sinks)
         return Attention(
             num_heads=self.num_heads,
             num_kv_heads=self.num_kv_heads,
