@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import known_keys
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.python.python_module import PythonModule
 from primus_search.files.python.python_values import plain
 from primus_search.files.source import read
@@ -74,14 +74,12 @@ def _settings(made: Any) -> dict[str, Any]:
         found |= {} if plain is None else {listed.renamed.get(name, name): plain}
     # training/comm_overlap.py sets these whatever `ddp` has.
     if (own := made.comm_overlap) is not None and made.ddp.use_distributed_optimizer:
-        found |= {listed.renamed.get(key, key): OVERLAPS[key] for key in OVERLAPS if getattr(own, key) is None}
+        usual = key_table("nemo_commands")["overlaps"].items()
+        found |= {listed.renamed.get(key, key): value for key, value in usual if getattr(own, key) is None}
     keys = load_framework("nemo").adapters.values() if made.peft is not None else ()
     of_adapters = {key: plain_value(getattr(made.peft, key.partition(".")[2])) for key in keys}
     left_out = {*listed.irrelevant, *SOURCES["data"]} - {*SOURCES["legality"], *keys}
     return {name: one for name, one in (found | of_adapters).items() if one is not None and name not in left_out}
-
-
-OVERLAPS = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 2**27}
 
 
 def plain_value(value: Any) -> Any:

@@ -19,6 +19,7 @@ from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.recipes import recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.nemo import OF_TOWERS, fields_of
@@ -158,14 +159,14 @@ def test_a_difference_to_any_recipe_is_priced_as_the_candidate(
 ) -> None:
     """Whatever priced setting a recipe has: the numbers of the stack and the workload are those of another's file.
 
-    Recipes of images pad rows to the window, which full rows do not meet.
+    Recipes of images pad rows to the window, which full rows do not meet; another rotation has another kernel.
     """
     monkeypatch.setenv("BRIDGE_PATH", "/opt/bridge")
     path, named = (
         tmp_path / "nemo.sh",
         [(one, r) for one, by in recipes_of_models().items() if one in presets() for r in by.get("pretrain", ())],
     )
-    priced: dict[tuple[str, bool], list[object]] = {}
+    priced: dict[tuple[str, bool, str], list[object]] = {}
     job_of = cache(lambda model: nemo_jobs(model, 1)[0])
     for model, recipe in drawn("recipes", named, 25, whole=whole):
         with suppress(Inexpressible):
@@ -174,7 +175,8 @@ def test_a_difference_to_any_recipe_is_priced_as_the_candidate(
             read = read_experiment(path, 128)
             numbers = {one.number: number_of(job_of(model).cluster.stack, one.number) for one in read.framework.decides}
             found = [read.row, numbers | dict(read.numbers), read.workload]
-            assert priced.setdefault((model, "_vl_" in recipe), found) == found, recipe
+            rotation = str(recipes()[recipe.removesuffix("_config")].settings.get("position_embedding_type"))
+            assert priced.setdefault((model, "_vl_" in recipe, rotation), found) == found, recipe
 
 
 @needs("nemo@26.08")

@@ -18,7 +18,7 @@ from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows
 from primus_search.files.search_path import FileKind, names
-from primus_search.launch.experiment import of_job
+from primus_search.launch.experiment import Experiment, of_job
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.megatron import model_keys
@@ -199,7 +199,7 @@ def test_groups_of_experts_of_a_command_limit_routing(tmp_path: Path) -> None:
 def test_an_overlap_that_runs_of_a_stack_do_not_tell_is_named(tmp_path: Path) -> None:
     script, name = tmp_path / "run.sh", "llama31_405b_pretrain_128gpu_gb200_fp8cs_config"
     for word, is_named in (("true", False), ("false", True)):
-        script.write_text(f"python run_recipe.py --recipe {name} model.tp_comm_overlap={word}\n")
+        script.write_text(f"python run_recipe.py --recipe {name} comm_overlap.tp_comm_overlap={word}\n")
         notes = space_of(start(script, "gb200", 0), [], None, "").notes
         assert is_named == any(one.startswith("tp_overlap is off and priced as on") for one in notes)
 
@@ -522,3 +522,28 @@ def test_fusions_that_a_recipe_leaves_open_are_those_that_bridge_trains_with(tmp
     for one in compared:
         ours = {of: read[one["file"]].get(key, True) for key, of in FUSIONS.items()}
         assert ours == {of: one["args"][f"model.{of}"] for of in FUSIONS.values()}, one["file"]
+
+
+OF_OVERLAPS = (
+    "ddp.overlap_grad_reduce", "ddp.overlap_param_gather", "ddp.bucket_size", "optimizer.overlap_param_gather",
+    "model.tp_comm_overlap", "model.overlap_p2p_comm", "model.overlap_moe_expert_parallel_comm",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", OF_OVERLAPS)
+def test_what_comm_overlap_sets_is_its_own_to_say(key: str, tmp_path: Path) -> None:
+    """Whatever fields it overwrites have; its own decide, without it those fields; one of a recipe without it stops."""
+    script, last = tmp_path / "run.sh", key.partition(".")[2]
+
+    def job(*words: str, name: str = "deepseek_v3_pretrain_256gpu_b200_fp8mx") -> Experiment:
+        script.write_text(f"python run_recipe.py --recipe {name}_config {' '.join(words)}\n")
+        return read_experiment(script)
+
+    found = {value: job(f"{key}={value}") for value in (("1000000", "5") if "bucket" in key else ("false", "true"))}
+    note = f"{key}: no effect; comm_overlap.{last} takes its place"
+    assert all((one.row, one.numbers) == (job().row, job().numbers) and note in one.assumed for one in found.values())
+    own = [job(f"comm_overlap.{last}={value}").written[last.replace("bucket", "ddp_bucket")] for value in found]
+    assert [str(one).lower() for one in own] == [*found]
+    assert not any(one.startswith(key) for one in job("comm_overlap=null", f"{key}=false").assumed)
+    with pytest.raises(InputError, match="has no comm_overlap"):
+        job(f"comm_overlap.{last}=false", name="exaone4_1p2b_peft_1gpu_h100_bf16")

@@ -109,7 +109,7 @@ def test_rows_read_settings_that_the_framework_has(name: str) -> None:
 
 HALVES = (
     "model.pipeline_model_parallel_size=2 model.expert_model_parallel_size=8 "
-    "model.overlap_moe_expert_parallel_comm=true"
+    "comm_overlap.overlap_moe_expert_parallel_comm=true"
 )
 
 

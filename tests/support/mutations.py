@@ -27,7 +27,7 @@ from primus_search.launch.experiment import Experiment, of_job
 from primus_search.launch.experiment_space import Start, space_of
 from primus_search.launch.read.experiments import is_experiment, read_experiment
 from primus_search.launch.read.launcher_documents import written
-from primus_search.launch.read.recipes import recipes
+from primus_search.launch.read.recipes import COMMANDS, OF_OVERLAPS, recipes
 from primus_search.launch.read.torchtitan import CLASSED
 from primus_search.launch.read.torchtitan_command import CONFIGS
 from primus_search.launch.refusals import VARIABLE
@@ -131,7 +131,8 @@ def answer(file: LaunchFile, key: str, value: Any) -> str:
     except (PrimusSearchError, ValueError):
         return "refused"
     names = {*file.spellings(key), positive_of(file.short(key)), *meanings(file.framework, file.short(key))}
-    notes = frozenset(notes_of(file.experiment)) ^ frozenset(notes_of(changed))
+    before, after = (frozenset(notes_of(one)) for one in (file.experiment, changed))
+    notes = after if len(str(value)) > MOST_SHOWN else before ^ after  # of a longer list the note stays the same
     about = [one for one in notes if any(re.search(rf"\b{re.escape(name)}\b|^workload", one) for name in names)]
     if any(DIRECTION.search(one) for one in about):
         return "named"
@@ -256,10 +257,24 @@ OF_CLASS = ("model.", "comm_overlap.")
 """Sections of Megatron-Bridge whose settings are decided by the class of a model, and by the stages of a job."""
 
 
-def decided_by(name: str, release: str) -> str:
-    """The field of `mixed_precision` of Megatron-Bridge that overwrites an argument; else the argument itself."""
-    of_precision = f"mixed_precision.{name.rpartition('.')[2]}"
-    return of_precision if of_precision in arguments(release) else name
+def decided_by(name: str, release: str, given: Mapping[str, Any]) -> str:
+    """The field of `mixed_precision` or `comm_overlap` of Megatron-Bridge that overwrites an argument; else itself."""
+    of_buffers = name.startswith(("ddp.", "optimizer."))
+    overlaps = OF_OVERLAPS in given and (not of_buffers or given.get("use_distributed_optimizer"))
+    sections = ("mixed_precision", *["comm_overlap"] * bool(overlaps))
+    fields = (f"{section}.{name.rpartition('.')[2]}" for section in sections)
+    return next((one for one in fields if one in arguments(release)), name)
+
+
+def priced_settings(file: LaunchFile) -> dict[str, Any]:
+    """Switches by the numbers that a file is priced with, however it came to them."""
+    decisions = [(one, *item) for one in file.framework.decides for item in one.settings.items()]
+    numbers = file.experiment.numbers
+    return {
+        key: (numbers[one.number] == one.value) is value
+        for one, key, value in decisions
+        if isinstance(value, bool) and len(one.settings) == 1 and one.otherwise is not None and one.number in numbers
+    }
 
 
 def left_out(file: LaunchFile) -> dict[str, Any]:
@@ -272,9 +287,10 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
     rest = [one for one in arguments(file.release).values() if file.short(one.name) not in given]
     rest = [one for one in rest if one.flags or file.framework.name != "megatron"]
     rest = [one for one in rest if not one.name.startswith(("model_spec", "model.flavor", "model.name"))]
-    rest = [one for one in rest if one.name == decided_by(one.name, file.release)]
+    rest = [one for one in rest if one.name == decided_by(one.name, file.release, file.given)]
+    rest = [one for one in rest if one.name not in key_table(COMMANDS)["unread"]]
     framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
-    made = framework.priced | (megatron_keys(model) if model else {})
+    made = framework.priced | (megatron_keys(model) if model else {}) | priced_settings(file)
     row = {one.key: file.experiment.row.get(axis) for axis, one in framework.spellings.items()}
 
     def usual(one: Argument) -> Any:
@@ -317,6 +333,8 @@ def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> It
         yield key, found.get(best, value), best
 
 
+MOST_SHOWN = 60
+"""Letters of a value that a note has."""
 ANSWERS = ("moved", "named", "computed", "unknown", "silent", "refused")
 
 
@@ -480,17 +498,19 @@ DEVICES = ("h100", "b200", "b300", "gb200", "gb300")
 def recipe_files(folder: Path, rng: random.Random) -> Iterator[LaunchFile]:
     """Recipes of Megatron-Bridge with overrides behind them."""
     framework, work = load_framework("nemo"), folder / "run.sh"
-    sections = {name.rpartition(".")[2]: decided_by(name, "nemo") for name in arguments("nemo")}
     for name in rng.sample([*recipes()], len(recipes())):
         device = next((part for part in name.split("_") if part in DEVICES), "")
 
-        def read(changes: Changes, gpus: int, name: str = name) -> Experiment:
+        settings = recipes()[name].settings
+        sections = {one.rpartition(".")[2]: decided_by(one, "nemo", settings) for one in arguments("nemo")}
+
+        def read(changes: Changes, gpus: int, name: str = name, sections: Changes = sections) -> Experiment:
             words = [f"{sections.get(k, k if '.' in k else f'model.{k}')}={plain(v)}" for k, v in changes.items()]
             work.write_text(f"python scripts/training/run_recipe.py --recipe {name}_config {shlex.join(words)}")
             return read_experiment(work, gpus)
 
         if device:
-            given = {key: value for key, value in recipes()[name].settings.items() if value is not None}
+            given = {key: value for key, value in settings.items() if value is not None}
             yield LaunchFile(name, framework, "nemo", device, given, read)
 
 

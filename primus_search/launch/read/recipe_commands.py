@@ -85,7 +85,9 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if not name or not any(word.endswith(".py") for word in words):
             continue
         plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
-        overrides = plain | overrides_of(words)
+        known, stem = recipes().get(name.removesuffix("_config")), _stem(given)
+        settings = known.settings if known else {}
+        overrides = plain | overrides_of(words, settings)
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
@@ -94,9 +96,9 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if unset := UNSET.search(" ".join([name, *counted])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
-        overrides = _beneath(name, _stem(given), gpus, overrides) | overrides
+        overrides = (_beneath(name, settings, stem, gpus, overrides) if settings and stem else {}) | overrides
         world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
-        runs.append(NamedRecipe(name, overrides, world, idle_in(words)))
+        runs.append(NamedRecipe(name, overrides, world, idle_in(words, settings)))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
         raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
@@ -142,12 +144,9 @@ def _stem(given: Mapping[str, str]) -> str:
     return given.get("stem") or "_".join(given[key] for key in ("family", "size") if "family" in given and key in given)
 
 
-def _beneath(name: str, stem: str, gpus: int, overrides: Settings) -> dict[str, Any]:
+def _beneath(name: str, settings: Settings, stem: str, gpus: int, overrides: Settings) -> dict[str, Any]:
     """What a command of benchmarks sets by itself: layouts of stages that it changes, and on GPUs for which there is no
     recipe the batch by replicas and states of BF16. Source: scripts/performance/utils/overrides.py of v0.6.0."""
-    settings = recipes()[one].settings if stem and (one := name.removesuffix("_config")) in recipes() else {}
-    if not settings:
-        return {}
     both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(stem, {})
     found: dict[str, Any] = {}
     if layouts and not overrides.keys().isdisjoint((GRID[2], VIRTUAL)):

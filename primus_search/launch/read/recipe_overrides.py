@@ -4,7 +4,7 @@ overrides_of(["model.tensor_model_parallel_size=2", "peft=null"])   {"tensor_mod
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primus_search.base.errors import did_you_mean
@@ -13,8 +13,8 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import keys_of
 from primus_search.launch.read.launcher_documents import written
-from primus_search.launch.read.recipes import COMMANDS
-from primus_search.values.machine.framework import Settings
+from primus_search.launch.read.recipes import COMMANDS, OF_OVERLAPS
+from primus_search.values.machine.framework import NOTHING, Settings
 
 _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTALL)
 _SECTION = re.compile(r"\A(?:\+{0,2}(?=\w+=)|~)([a-z]\w*+)=?(.*)", re.DOTALL)
@@ -22,22 +22,46 @@ QUOTES = "'\""
 """Around a value in Hydra's grammar."""
 
 
-def overrides_of(words: Sequence[str]) -> dict[str, Any]:
-    """The settings of `section.key=value` and of whole sections, by their last names."""
-    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and not _is_overwritten(one[1], one[2]))
+def overrides_of(words: Sequence[str], recipe: Settings = NOTHING) -> dict[str, Any]:
+    """The settings of `section.key=value` and of whole sections, by their last names.
+
+    recipe: what the one has that they stand over
+    """
+    laid = _overwriting(words, recipe)
+    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and not _takes_place_of(laid, one[1], one[2]))
     single = {_setting(one[1], one[2]): written(one[3].strip(QUOTES).removeprefix("torch.")) for one in found}
     return _of_sections(words) | single
 
 
-def idle_in(words: Sequence[str]) -> tuple[str, ...]:
-    """Notes on those of `section.key=value` that `mixed_precision` overwrites."""
-    found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and _is_overwritten(one[1], one[2]))
-    return tuple(f"{one[1]}.{one[2]}: no effect; mixed_precision.{one[2]} takes its place" for one in found)
+def idle_in(words: Sequence[str], recipe: Settings = NOTHING) -> tuple[str, ...]:
+    """Notes on those of `section.key=value` that fields of another section overwrite."""
+    found, laid = filter(None, map(_OVERRIDE.fullmatch, words)), _overwriting(words, recipe)
+    idle = ((one, by) for one in found if (by := _takes_place_of(laid, one[1], one[2])))
+    return tuple(f"{one[1]}.{one[2]}: no effect; {by} takes its place" for one, by in idle)
 
 
-def _is_overwritten(section: str, name: str) -> bool:
-    """Whether `mixed_precision` decides a field of another section: training/mixed_precision.py of v0.6.0, line 138."""
-    return section in ("model", "optimizer", "ddp") and f"mixed_precision.{name}" in arguments("nemo")
+def _overwriting(words: Sequence[str], recipe: Settings) -> Mapping[str, tuple[str, ...]]:
+    """Sections whose fields are laid over those of others once a command is read, and those others.
+
+    Source: training/mixed_precision.py of v0.6.0, line 138; training/comm_overlap.py, 599 to 632.
+    """
+    laid = {"mixed_precision": ("model", "optimizer", "ddp")}
+    if any(one[1] == OVERLAPS for one in filter(None, map(_SECTION.fullmatch, words))):
+        return laid
+    if recipe and OF_OVERLAPS not in recipe and (given := [one for one in words if one.startswith(f"{OVERLAPS}.")]):
+        raise ValueError(f"{given[0]}: the recipe has no {OVERLAPS}, and Megatron-Bridge stops at a field of it")
+    buffers = ("optimizer", "ddp") if recipe.get("use_distributed_optimizer") else ()
+    return laid | ({OVERLAPS: ("model", *buffers)} if OF_OVERLAPS in recipe else {})
+
+
+def _takes_place_of(laid: Mapping[str, tuple[str, ...]], section: str, name: str) -> str:
+    """The field that decides one of another section; empty where none does."""
+    fields = (f"{by}.{name}" for by, others in laid.items() if section in others)
+    own = key_table(COMMANDS)["unread"].get(f"{section}.{name}", "")
+    return own or next((one for one in fields if one in arguments("nemo")), "")
+
+
+OVERLAPS = "comm_overlap"
 
 
 def _precision(name: str) -> dict[str, Any]:

@@ -69,13 +69,13 @@ def of_program(
     if defined:  # what it leaves to classes and to functions of other files is as shipped
         words = [one for one in words if fits(one.partition("=")[0], key_table(COMMANDS)["of_defined"])]
     words = [*_document(path, text), *words, *(one for one in arguments if "=" in one)]
-    given = {key: one for key, one in overrides_of(words).items() if base.settings.get(key) != one}
+    given = {key: one for key, one in overrides_of(words, base.settings).items() if base.settings.get(key) != one}
     unset = {key: found[1] for key, one in given.items() if (found := UNSET.search(str(one)))}
     if counts := sorted(settings_read("nemo") & unset.keys()):
         named = "; ".join(f"{key} depends on {unset[key]}" for key in counts)
         raise ValueError(f"{named}: --args 'section.{counts[0]}=VALUE' gives it; {as_shipped}")
     given = {key: one for key, one in given.items() if key not in unset}
-    read = of_recipe(path, NamedRecipe(names[0], given, idle=idle_in(words)), world, model, of_settings)
+    read = of_recipe(path, NamedRecipe(names[0], given, idle=idle_in(words, base.settings)), world, model, of_settings)
     note = f"but for {'degrees, batch and length' if defined else 'what it sets'} as the shipped recipe {names[0]}"
     return replace(read, assumed=(*read.assumed, note))
 
@@ -165,6 +165,7 @@ def _words(recipe: CallRecord) -> Iterator[str]:
                 named = _text(part.arguments[0]) if part.arguments else part.last
                 yield f"{section}={fields if part.last == 'MixedPrecisionConfig' else named}"
             elif section == "comm_overlap" and part.name:
+                given = [*((key, _text(one)) for key, one in key_table(COMMANDS)["overlaps"].items()), *given]
                 yield f"{section}=null"
             yield from (f"{section}.{key}={one}" for key, one in given if section != "tokenizer")
         elif section in ("mixed_precision", "peft", "comm_overlap"):

@@ -113,7 +113,8 @@ def of_recipe(
     other = _other_stages({**kept, **changed, **whole}) if LAYOUT in kept else ""
     kept |= {LAYOUT: None} if other else {}
     model = model or _resized(recipe, {**kept, **changed}, changed, one.name)
-    if BUCKET in kept and prod(count_of({**kept, **changed}, key) for key in DEGREES) == (started.gpus or world):
+    gpus = prod(count_of({**kept, **changed}, key) for key in DEGREES)
+    if BUCKET in kept and OF_OVERLAPS in recipe.settings and gpus == (started.gpus or world):
         kept = {**kept, **ALONE} | changed
     of_length = {} if model else {"max_position_embeddings": recipe.settings.get("seq_length")}
     settings, adapters = {**of_length, **kept, **changed}, keys_of(framework)
@@ -175,10 +176,10 @@ GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_m
 LAYOUT, VIRTUAL = "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size"
 DEGREES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 PATTERN, MODULE = "hybrid_layer_pattern", "mtp_hybrid_override_pattern"
-BUCKET = "ddp_bucket_size"
+BUCKET, OF_OVERLAPS = "ddp_bucket_size", "tp_comm_overlap"
 ALONE: Settings = {"overlap_grad_reduce": False, "overlap_param_gather": False, BUCKET: None}
 """What `comm_overlap`, which sets the bucket, makes of a single replica, whatever ranks of context reduce
-(training/comm_overlap.py:566)."""
+(training/comm_overlap.py:566); the second is what a recipe has wherever it has that."""
 
 
 def model_of(recipe: Recipe) -> Model | None:
