@@ -91,7 +91,7 @@ def tuning_in(given: Settings, keys: LoraKeys) -> dict[str, Any]:
     Raises ValueError for a pattern of layers, or a setting that is no number.
     """
     stated = {name: value for name, value in given.items() if not is_off(value)}
-    if not holds(stated, keys.when) or holds(stated, keys.unless):
+    if not holds(stated, keys.when) or holds(given, keys.unless):
         return {}
     found: dict[str, Any] = dict(keys.defaults)
     for one in keys.usual:

@@ -276,3 +276,79 @@ def test_a_loop_of_another_step_or_sharding_or_without_a_length_is_no_job(tmp_pa
         read_experiment(path, 8)
     path.write_text(text.replace('"--seq-length", default=2048', '"--seed", default=1'))
     assert read_experiment(path, 8).seq_length is None
+
+
+BUILT = """
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+tokenizer = AutoTokenizer.from_pretrained("mistralai/Mistral-7B-v0.1")
+config = LlamaConfig(vocab_size={vocabulary}, hidden_size={hidden}, intermediate_size=2816, num_attention_heads=16,
+    bos_token_id=tokenizer.bos_token_id)
+config.num_hidden_layers = 12
+model = LlamaForCausalLM(config)
+given = TrainingArguments(per_device_train_batch_size=16, gradient_accumulation_steps=4, bf16=True)
+Trainer(model=model, args=given).train()
+"""
+
+
+def test_a_configuration_that_a_program_builds_is_its_model(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    for vocabulary in ("32000", "len(tokenizer)"):
+        path.write_text(BUILT.format(vocabulary=vocabulary, hidden=1024))
+        model = read_experiment(path, 8).model
+        assert model is not None
+        assert (model.hidden, model.num_layers, model.vocab_size) == (1024, 12, 32000)
+    for vocabulary, hidden, why in (("count()", "1024", "vocab_size"), ("32000", "sized()", "hidden_size")):
+        path.write_text(BUILT.format(vocabulary=vocabulary, hidden=hidden))
+        assert f"{why} of its model depends on" in str(read_experiment(path, 8).model_problems)
+    path.write_text(BUILT.format(vocabulary="32000", hidden=1024).replace("from transformers", "from own_models"))
+    with pytest.raises(InputError):
+        read_experiment(path, 8)
+
+
+STARTS_DOCUMENT = """
+import hydra
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+@hydra.main(config_path="conf", config_name="b", version_base=None)
+def main(config):
+    RayPPOTrainer(config=config).fit()
+if __name__ == "__main__":
+    main()
+"""
+MEGATRON = "from megatron.training import pretrain\nif __name__ == '__main__':\n    pretrain(provider, model, step)\n"
+SIZED = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
+OPTIONS = """
+from transformers import HfArgumentParser
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = "gpt2"
+    use_lora: bool = False
+    lora_r: int = 64
+def main():
+    given, rest = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+    start(given, rest)
+main()
+"""
+
+
+def test_a_program_that_names_a_document_or_takes_a_command_line_is_the_job_of_that(folder: Path) -> None:
+    path = folder / "main.py"
+    path.write_text(STARTS_DOCUMENT)
+    flags = ["data.max_prompt_length=512", "data.max_response_length=512"]
+    (folder / "conf" / "b.yaml").write_text(
+        "data: {train_batch_size: 64}\nalgorithm: {adv_estimator: grpo}\n"
+        "actor_rollout_ref: {model: {path: Qwen/Qwen2.5-7B}, actor: {strategy: fsdp, ppo_mini_batch_size: 32,"
+        " ppo_micro_batch_size_per_gpu: 2}}\ntrainer: {n_gpus_per_node: 8, nnodes: 2}\n"
+    )
+    job = read_experiment(path, 8, arguments=[*flags, "trainer.nnodes=1"])
+    assert (job.model and job.model.name, job.seq_length, job.world.gpus) == ("qwen2.5_7b", 1024, 8)
+    path.write_text(MEGATRON)
+    words = f"{SIZED} --micro-batch-size 4 --global-batch-size 32 --vocab-size 50304".split()
+    with pytest.raises(InputError, match="wants arguments: primus-search project FILE --args '--num-layers N"):
+        read_experiment(path, 8)
+    job = read_experiment(path, 8, arguments=words)
+    assert (job.framework.name, job.global_batch_size) == ("megatron", 32)
+    path.write_text(OPTIONS)
+    with pytest.raises(InputError, match="wants arguments: primus-search project FILE --args '--model_name_or_path"):
+        read_experiment(path, 8)
+    job = read_experiment(path, 8, arguments=["--per_device_train_batch_size", "4"])
+    assert (job.model and job.model.name, job.row["micro_batch_size"], job.tuning) == ("gpt2", 4, {})

@@ -135,7 +135,13 @@ class Program(PythonModule):
                 return Unknown(f"--{name}")
             case CallRecord():
                 return owner.part(name)
-        return self.options.get(name, Unknown(name))
+        is_line = isinstance(owner, Unknown) and owner != SELF and self._is_settings(owner)
+        return self.options.get(name, Unknown(f"--{name}" if is_line else name))
+
+    @staticmethod
+    def _is_settings(owner: Unknown) -> bool:
+        """Whether an object's attributes are options."""
+        return owner.text in known("settings") or "parse" in owner.text
 
     # --- classes ---
 
@@ -232,7 +238,7 @@ class Program(PythonModule):
             owner.fields[name] = value
         elif isinstance(owner, dict):
             owner[name] = value
-        elif isinstance(owner, Unknown) and (owner.text in known("settings") or "parse" in owner.text):
+        elif isinstance(owner, Unknown) and self._is_settings(owner):
             self.options[name] = value
 
     def _parts(self, value: Any, targets: Sequence[ast.expr]) -> list[Any]:

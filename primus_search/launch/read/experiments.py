@@ -12,7 +12,8 @@ neither time nor memory. Comments are never read.
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.adapters import NotModelled
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.launcher_documents import ENDS
+from primus_search.launch.read.launcher_documents import ENDS, documents_of, options_of
 from primus_search.launch.read.launchers import launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
@@ -42,6 +43,7 @@ from primus_search.launch.read.primus_experiments import of_primus
 from primus_search.launch.read.recipe_commands import RUNS_RECIPE, started_in
 from primus_search.launch.read.recipe_programs import CONFIGURES_BRIDGE, of_program
 from primus_search.launch.read.recipes import NAMED, NamedRecipe, is_recipe, of_recipe, recipes_named
+from primus_search.launch.read.script_arguments import command_settings
 from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
@@ -77,11 +79,15 @@ def read_experiment(
         reader = _reader_of(path, started + text, arguments)
         if reader is None and is_shell and (called := called_in(path, text)):
             reader = _reader_of(path, started + text + called)
+        for job, given in _named_by(path, text, arguments) if reader is None and path.suffix == ".py" else ():
+            if reader := _reader_of(job, given, arguments):
+                path, text = job, given
+                break
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text))])
     with readable(shown(path)):
         try:
-            if path.suffix in OVERRIDDEN:
+            if path.suffix in OVERRIDDEN or (isinstance(reader, partial) and not is_shell):
                 return reader(path, text, world, model, arguments)
             return reader(path, started + text, world, model)
         except NotModelled as error:
@@ -96,6 +102,20 @@ def _opened(path: Path) -> tuple[Path, str]:
     script = script_in(path, text)
     inside = path.with_name(f"{path.name}:script")
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
+
+
+def _named_by(path: Path, text: str, arguments: Sequence[str]) -> Iterator[tuple[Path, str]]:
+    """What a program in Python takes its job from: a document beside it, else the command that starts it, with the
+    defaults of its own options (Megatron's are not in the file that is started)."""
+    flags = dict(command_settings([*arguments]))
+    with suppress(ValueError):
+        for file in documents_of(path, text, flags):
+            yield file, read_text(file, most=MAX_TABLE_BYTES)
+        own = {} if "megatron" in text or not arguments else options_of(path, text, flags)
+        words = [f"--{key}={value}" for key, value in own.items() if key not in flags]
+        command = f"python {path.name} {shlex.join([*words, *arguments])}\n"
+        shards = re.search(key_table("python_names")["shards"], text) and "megatron" not in text
+        yield from [(path.with_name(f"{path.name}:command"), command)] if arguments and not shards else []
 
 
 def _reader_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Callable[..., Experiment] | None:

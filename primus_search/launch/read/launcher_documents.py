@@ -5,12 +5,13 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened, nested
+from primus_search.files.known_keys import key_table
 from primus_search.files.python.python_module import SPREAD, PythonModule
 from primus_search.files.python.python_program import ARGUMENTS, Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
@@ -85,7 +86,29 @@ def of_program(
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
     left = [MOST_VALUES]
-    return called | {key: _as_document(one, left) for key, one in _once(list(_of_calls(made))).items()}
+    given = _once([*_of_calls(made), *_of_configuration(made)])
+    return called | {key: _as_document(one, left) for key, one in given.items()}
+
+
+BUILT = "model_config"
+"""The section of the fields of a model's configuration that a program builds."""
+
+
+def _of_configuration(made: Sequence[CallRecord]) -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration of transformers (`LlamaConfig(...)`), with its family; none where weights of a
+    checkpoint are loaded."""
+    if any(re.search(r"(?:ForCausalLM|LMHeadModel)\.from_pretrained$", call.name) for call in made):
+        return
+    sizes = key_table("python_names")["class_sizes"]
+    families = {
+        f"{one.replace('_', '')}config": one
+        for row in key_table("families")["families"].values()
+        for one in row["types"]
+    }
+    for call in made:
+        family = families.get(call.last.lower(), "") if call.name.startswith("transformers.") else ""
+        given = {"model_type": family, **sizes.get(family, {}), **call.fields} if family else {}
+        yield from ((f"{BUILT}.{key}", one) for key, one in given.items())
 
 
 _RECIPES = re.compile(r"^def ((?:pretrain|finetune)_recipe)\(", re.MULTILINE)
@@ -102,11 +125,13 @@ def _entry(text: str, flags: dict[str, Any], *, needs_name: bool) -> str:
     return named if named in names else names[0] if names else ""
 
 
-def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -> list[CallRecord]:
+def calls_of(
+    path: Path, text: str, flags: Mapping[str, Any], entry: str = "", load: Callable[[Path, str], Any] | None = None
+) -> list[CallRecord]:
     """The calls of a program that is followed twice, with the documents beside it that it loads."""
     options: dict[str, Any] = {}
     for _ in range(2):
-        program = Program.of(path, text, load=loaded, options={**options, **flags}, flags=flags)
+        program = Program.of(path, text, load=load or loaded, options={**options, **flags}, flags=flags)
         made = program.entered_at(entry) if entry else program.started(program.options, flags)
         given, of_line = (
             _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
@@ -117,10 +142,40 @@ def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -
     return made
 
 
+def documents_of(path: Path, text: str, flags: Mapping[str, Any]) -> list[Path]:
+    """The documents beside a program that it loads, or that are the default of one of its options."""
+    names: list[tuple[Path, str]] = []
+
+    def noted(folder: Path, name: str) -> Any:
+        names.append((folder, name))
+        return loaded(folder, name)
+
+    for call in calls_of(path, text, flags, load=noted):
+        given = call.fields.values() if call.name == ARGUMENTS else ()
+        names += [(path.parent, one) for one in (*given, *flags.values()) if isinstance(one, str)]
+    found = (_document(*one) for one in names)
+    return list(dict.fromkeys(one for one in found if one and one.suffix != ".py"))
+
+
+def options_of(path: Path, text: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a program's command line that have a default, classes that its parsers fill among them."""
+    made = (call for call in calls_of(path, text, flags) if call.last.endswith(("Arguments", "Args")))
+    return {
+        key: one
+        for call in made
+        for key, one in call.fields.items()
+        if isinstance(one, str | int | float) and one != ""
+    }
+
+
 def loaded(folder: Path, name: str) -> Any:
     """The sections of a document beside a program; None where there is none."""
-    file = beside(folder, name) if name.endswith(ENDS) and "\0" not in name else None
+    file = _document(folder, name)
     return nested(settings_of(file, read_text(file, most=MAX_TABLE_BYTES))) if file else None
+
+
+def _document(folder: Path, name: str) -> Path | None:
+    return beside(folder, name) if name.endswith(ENDS) and "\0" not in name else None
 
 
 def _as_document(value: Any, left: list[int]) -> Any:
@@ -151,7 +206,8 @@ def _of_calls(made: Sequence[CallRecord]) -> Iterator[tuple[str, Any]]:
         before, _, last = ".".join(call.name.split(".")[-2:]).rpartition(".")
         given = dict(_below({**{str(at): one for at, one in enumerate(call.arguments)}, **call.fields}))
         yield from ((f"{before}.{last}.{key}", one) for key, one in given.items())
-        yield from ((f"{last}.{key}", one) for key, one in given.items())
+        if last != "from_pretrained" or not re.search("Tokenizer|Processor", before):
+            yield from ((f"{last}.{key}", one) for key, one in given.items())
         if CONFIGURES.search(last):
             own = given if last.endswith(("Config", "Arguments", "Args")) else given.keys() - {SPREAD}
             yield from (

@@ -1,5 +1,6 @@
 """The model that a file of a launcher names, sizes, or has as a config.json of its own."""
 
+import re
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -7,9 +8,10 @@ from typing import Any
 
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.dotted_keys import nested
+from primus_search.files.known_keys import known_keys
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, plain, shown
-from primus_search.launch.read.launcher_table import Launcher
+from primus_search.launch.read.launcher_table import VALUE, Launcher
 from primus_search.models.model_files import load_model
 from primus_search.models.preset_names import model_named
 from primus_search.models.tokenizers import vocabulary_of
@@ -79,6 +81,13 @@ def _of_config(
         return None, (Problem(shown(path), what),)
     kept = {k: v for k, v in fields.items() if not any(fnmatchcase(k, one) for one in launcher.config_drops)}
     kept = {launcher.config_renamed.get(k, k): v for k, v in kept.items()}
+    unknown = {k: str(v) for k, v in kept.items() if UNSET.search(str(v))}
+    is_tokenizers = vocabulary is not None and re.search("len|token", unknown.get("vocab_size", "")) is not None
+    given = {*known_keys("huggingface").irrelevant, *(["vocab_size"] if is_tokenizers else [])}
+    kept = {k: v for k, v in kept.items() if k not in given & unknown.keys()}
+    if missing := next((key for key in unknown if key in kept), ""):
+        what = f"{missing} of its model depends on {as_script_text(str(kept[missing]))}; give --model its config.json"
+        return None, (Problem(shown(path), what),)
     data = {"model_type": family} | ({"vocab_size": vocabulary} if vocabulary else {})
     data |= nested({k: plain(v) if isinstance(v, str) else v for k, v in kept.items()})
     try:
@@ -90,6 +99,5 @@ def _of_config(
 def _family(launcher: Launcher, fields: Settings) -> str:
     """The family that a switch of a file names; empty where none does."""
     pairs = ((key.partition("="), family) for key, family in launcher.config_of.items())
-    return next(
-        (family for (key, _, value), family in pairs if fields.get(key) and value in ("", str(fields[key]))), ""
-    )
+    found = ((key, family) for (key, _, value), family in pairs if fields.get(key) and value in ("", str(fields[key])))
+    return next((str(fields[key]) if family == VALUE else family for key, family in found), "")

@@ -13,6 +13,8 @@ from primus_search.launch.policies import PolicyKeys
 from primus_search.values.machine.framework import ANY, Settings
 
 TABLE = "launchers"
+VALUE = "$value"
+"""What stands for the value of a key that is translated, or that names the family of a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

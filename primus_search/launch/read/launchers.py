@@ -8,7 +8,7 @@ them (`Launcher`); nothing here knows a launcher. A key that no table has is lis
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -20,7 +20,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.python.python_module import SPREAD
-from primus_search.files.python.python_program import WORLD
+from primus_search.files.python.python_program import ARGUMENTS, WORLD
 from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
@@ -41,7 +41,7 @@ from primus_search.launch.read.launcher_formulas import (
     sized,
 )
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
-from primus_search.launch.read.launcher_table import Launcher, launchers
+from primus_search.launch.read.launcher_table import VALUE, Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import command_settings, started_with
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
@@ -227,21 +227,22 @@ def of_given(
     """The job of settings under the names of a launcher, as `read_launcher`; `line` gives a script its arguments."""
     given, stated = _stated(launcher, given)
     _refuse(launcher, given)
-    _refuse_unknown(launcher, [given[key] for key in launcher.lora.numbers if key in given and launcher.calls], line)
-    policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
-    lora = tuning_in(given, launcher.lora)
-    by_default = launcher.lora.left_open(given) if lora else ()
-    tuning = lora | policy if "policy" in policy else policy | lora
     found, notes = _renamed(launcher, given)
     loaded, problems = (model, ()) if model else model_of(path, launcher, given)
-    notes += _of_model(next((str(stated[key]) for key in launcher.model if stated.get(key)), ""), model, loaded)
+    name = next((str(stated[key]) for key in launcher.model if stated.get(key)), "")
+    notes += _of_model(name, model, loaded)
     loaded = fitting(loaded, found, is_given=model is not None)
     counts = settings_read(launcher.contract)
     sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
     spread = [given[SPREAD]] if SPREAD in given else []
     values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
-    _refuse_unknown(launcher, values, line)
+    of_program = [*(given[key] for key in launcher.lora.numbers if key in given), *([name] if not model else [])]
+    _refuse_unknown(launcher, given, [*values, *(of_program if launcher.calls else [])], line)
+    policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
+    lora = tuning_in(given, launcher.lora)
+    by_default = launcher.lora.left_open(given) if lora else ()
+    tuning = lora | policy if "policy" in policy else policy | lora
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
@@ -283,17 +284,31 @@ def _as_script_words(value: Any) -> Any:
     return as_script_text(value) if isinstance(value, str) else value
 
 
-def _refuse_unknown(launcher: Launcher, values: Sequence[Any], line: str) -> None:
+def _refuse_unknown(launcher: Launcher, given: Settings, values: Sequence[Any], line: str) -> None:
     """Raises ValueError with the variables, or what of a program only a run has, that values depend on."""
-    missing = sorted({name for value in values for name in UNSET.findall(str(value))})
+    missing = {name for value in values for name in UNSET.findall(str(value))}
     if missing:
-        named = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
-        of_script = "set them in the environment (NAME=value before the command), or --args"
-        raise ValueError(f"depends on {named}: {PROGRAM_ARGS if launcher.calls else of_script}{line and ': '}{line}")
+        named = ", ".join(f"${name}" if name.isdigit() else name for name in sorted(missing))
+        how = "set them in the environment (NAME=value before the command), or --args"
+        if launcher.calls:
+            own = (str(text) for key, text in given.items() if key.startswith(REQUIRED))
+            required = (name for text in own for name in UNSET.findall(text))
+            options = dict.fromkeys(one for one in (*missing, *required) if one[:2] == "--")
+            words = [f"{one} .." for one in (*options, *_open_keys(launcher, given, missing - options.keys()))]
+            how = f"--args '{' '.join(words) or '--NAME VALUE'}' gives them, --model the model, --nodes the processes"
+        raise ValueError(f"depends on {named}: {how}{line and ': '}{line}")
 
 
-PROGRAM_ARGS = "--args '--NAME VALUE' gives them, --nodes the number of processes"
-"""How a program in Python is told what only a run has."""
+REQUIRED = f"{ARGUMENTS}."
+"""What begins the keys of a program's own options; those without a value are required."""
+
+
+def _open_keys(launcher: Launcher, given: Settings, missing: Collection[str]) -> Iterator[str]:
+    """The options that give what counts of a program and depends on what no option of its own has."""
+    for key, value in given.items():
+        is_open = any(name in missing for name in UNSET.findall(str(value))) and key not in (SPREAD, *launcher.model)
+        if is_open and (key in launcher.lora.numbers or _counts(launcher, key)):
+            yield f"--{key}"
 
 
 SIZES = (BATCH, MICRO_BATCH, "seq_length")
@@ -372,10 +387,6 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
     world = NO_WORLD if each or not words else world_of(words, counts_in(variables), folder)
     each = each or (0 if world else (launcher.processes if words else 0) or listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
-
-
-VALUE = "$value"
-"""What stands for the value of a translated key."""
 
 
 def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[str]]:
