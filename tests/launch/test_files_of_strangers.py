@@ -85,6 +85,22 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         "actor.max_length_per_device=8192",
         {"seq_length": 8192, "batch": 256, "micro_batch_size": 2, "cp": 2},
     ),
+    "older.sh": (
+        RL2 + "ppo train_data.prompts_per_rollout=128 train_data.responses_per_prompt=8 actor.sp_size=2 "
+        "rollout.train_sampling_params.max_new_tokens=4096 actor.model_name=Qwen/Qwen3-1.7B "
+        "actor.max_length_per_device=4096 actor.use_lora=true actor.lora.r=16",
+        {"seq_length": 4096, "batch": 1024, "micro_batch_size": 2, "cp": 2},
+    ),
+    "tune.yaml": (
+        "tokenizer: {max_seq_len: 1024}\nmodel: {_component_: torchtune.models.llama3_1.lora_llama3_1_8b}\n"
+        "checkpointer: {checkpoint_dir: models/mine}\nbatch_size: 4\noptimizer: {_component_: torch.optim.AdamW}\n",
+        {"model": "llama3.1_8b", "micro_batch_size": 4},
+    ),
+    "recipes.sh": (
+        "torchrun --nnodes 1 --nproc_per_node 2 finetuning_llama.py --batch_size_training 64 --enable_fsdp "
+        "--model_name meta-llama/Llama-2-7b-hf --pure_bf16",
+        {"gpus": 2, "model": "llama2_7b"},
+    ),
     "pairs.sh": (
         RL2 + "dpo data.train.max_length=1024 actor.model_name=Qwen/Qwen2.5-7B actor.max_length_per_device=4096",
         {"batch": 256, "micro_batch_size": 4},
@@ -150,3 +166,38 @@ def test_json_with_arguments_of_megatron_is_called_what_it_is(tmp_path: Path) ->
     (tmp_path / "run.json").write_text('{"argv": ["pretrain_gpt.py", "--tensor-model-parallel-size", "4"]}')
     with pytest.raises(InputError, match="is JSON whose keys no launcher that is read has"):
         read_experiment(tmp_path / "run.json")
+
+
+def test_a_step_of_its_own_of_rl2_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(RL2 + "spo actor.model_name=Qwen/Qwen3-4B actor.max_length_per_device=4096")
+    with pytest.raises(InputError, match="a step of this kind is not read; ppo, sft and dpo are"):
+        read_experiment(tmp_path / "run.sh")
+
+
+def test_a_configuration_that_is_not_there_is_not_the_launchers_own(tmp_path: Path) -> None:
+    own = tmp_path / "verl" / "trainer" / "config"
+    own.mkdir(parents=True)
+    (own / "sft_trainer.yaml").write_text("model: {partial_pretrain: google/gemma-2b-it}\ndata: {max_length: 1024}\n")
+    path = tmp_path / "run.sh"
+    path.write_text("torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer --config_path=/x/sft.yaml\n")
+    with pytest.raises(InputError):
+        read_experiment(path)
+
+
+def test_trainings_by_documents_that_differ_are_several(tmp_path: Path) -> None:
+    tune = "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\ncutoff_len: {}\n"
+    for name, length in (("a", 512), ("b", 4096), ("c", 512)):
+        (tmp_path / f"{name}.yaml").write_text(tune.format(length))
+    path = tmp_path / "run.sh"
+    for runs, said in (("ab", r"cutoff_len \(512, 4096\)"), ("da", r"configuration \(d.yaml, none\)")):
+        path.write_text("".join(f"llamafactory-cli train {one}.yaml\n" for one in runs))
+        with pytest.raises(InputError, match=f"several trainings, which differ in .*{said}"):
+            read_experiment(path)
+    path.write_text("llamafactory-cli train a.yaml\nllamafactory-cli train c.yaml\n")
+    assert read_experiment(path).seq_length == 512
+
+
+def test_a_configuration_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train mine/full_sft.yaml\n")
+    with pytest.raises(InputError, match="settings stand in a YAML or TOML that is not beside it"):
+        read_experiment(tmp_path / "run.sh")

@@ -141,9 +141,17 @@ def _counts(launcher: Launcher, key: str) -> bool:
     return key in named or _bare(launcher, key) in settings_read(launcher.contract)
 
 
-def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
+def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> None:
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
-    given = [{key: str(value) for key, value in command_settings(words) if _counts(launcher, key)} for words in runs]
+    given: list[dict[str, str]] = []
+    for words in runs if len(runs) > 1 else ():
+        names = [word.rpartition("=")[2] for word in words]
+        settings = _named_beside(path, names) | dict(command_settings(words))
+        settings = {key: value for key, value in settings.items() if _counts(launcher, key)}
+        absent = [one for one in names if one.endswith((".yaml", ".yml")) and not beside(path.parent, one)]
+        given.append(
+            {key: str(value) for key, value in settings.items()} | ({CONFIGURATION: absent[0]} if absent else {})
+        )
     differ = sorted({key for one in given for key in one if any(other.get(key) != one[key] for other in given)})
     if differ:
         listed = (f"{key} ({', '.join(dict.fromkeys(one.get(key, 'none') for one in given))})" for key in differ)
@@ -151,6 +159,8 @@ def _refuse_several(launcher: Launcher, runs: list[list[str]]) -> None:
         raise ValueError(as_script_text(what))
 
 
+CONFIGURATION = "configuration"
+"""Under which a document that a command names, and that is not beside the file, is told apart from others."""
 AUTO = "auto"
 """What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 PROGRAM = "program or file"
@@ -196,7 +206,7 @@ def read_launcher(
                 "its command is not reached: set what its tests read in the environment (NAME=value before the command)"
             )
             raise ValueError(f"wants arguments: {line}" if line else left if script.left else how)
-    _refuse_several(launcher, runs)
+    _refuse_several(path, launcher, runs)
     started = _world(launcher, given, runs[-1], variables, path.parent)
     named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
     absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
@@ -210,7 +220,8 @@ def read_launcher(
 def _beneath(path: Path, launcher: Launcher, given: Settings) -> dict[str, Any]:
     """Settings of the launcher's own document in a copy of it around a file; none of one that is made of others."""
     program = str(given.get(PROGRAM, ""))
-    base = next((one for words, one in launcher.bases.items() if fits(program, words) and "config" not in given), "")
+    has_own = "config" in given or str(given.get("config_path", "")).endswith(ENDS)
+    base = next((one for words, one in launcher.bases.items() if fits(program, words) and not has_own), "")
     file = beside(path.parent, base) if base else None
     found = settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) if file else {}
     return {} if "defaults" in found else found
