@@ -80,13 +80,14 @@ class Seen:
 
     @classmethod
     def of(cls, row: ScoredRun, mixture: Undescribed | None) -> "Seen":
-        """A projected run, by the mixture where nobody described its software."""
-        run, error = row.run, -np.log1p(row.error)
+        """A projected run, by the mixture where nobody described its software; no shift of an earlier fit is in it."""
+        run, rate = row.run, float(row.projection.tokens_per_s_per_gpu[0])
         if mixture is not None:
-            error = np.log(run.tokens_per_s_per_gpu / mixture.rate(run.model, load_sites().errors).rate)
+            rate = mixture.rate(run.model, load_sites().errors).rate
         usual, exposed = band(run.cluster, run.model, int(run.candidates.fp8[0])), Exposed.of(row.projection.step)
         half = 0.5 * float(np.log(usual.high / usual.low))
-        return cls(run=run, error=float(error), mixture=mixture, exposed=exposed, stack_half=half)
+        error = float(np.log(run.tokens_per_s_per_gpu / rate))
+        return cls(run=run, error=error, mixture=mixture, exposed=exposed, stack_half=half)
 
     @property
     def publisher(self) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from primus_search.cost.confidence.uncertainty import NOTHING, Exposed
 from primus_search.evidence.published.convert import measured_table, validated
+from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.evidence_files import load_sites
 from tools.fit.first_contact import LeftOut, Seen, fitted_errors, is_maker, left_out_trainers, seen, verdicts, words
@@ -76,6 +77,16 @@ def test_distances_of_stacks_a_run_may_be_of_are_no_deviation_of_its_software() 
         publishers[str(number)] = [replace(one, run=other) for other in (run, *kin)]
     found = fitted_errors(publishers, [], load_sites().errors)
     assert found.software == pytest.approx(software, rel=0.3)
+
+
+def test_no_shift_of_an_earlier_fit_is_in_an_error() -> None:
+    """A stranger's run on software with a file: expected with the shipped shift, its error is of the projection."""
+    runs = measured_table(DATA / "unseen_runs_4.csv").runs
+    stranger = next(run for run in runs if run.has_rate and run.cluster.site and not run.cluster.stack.is_assumed)
+    (row,), _ = project_runs([stranger])
+    error = np.log(stranger.tokens_per_s_per_gpu / row.projection.tokens_per_s_per_gpu[0])
+    assert Seen.of(row, None).error == pytest.approx(error)
+    assert -np.log1p(row.error) == pytest.approx(error - np.log(load_sites().errors.mean_ratio))
 
 
 def test_a_device_vendor_is_a_maker_and_an_operator_is_not() -> None:
