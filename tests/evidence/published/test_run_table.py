@@ -539,6 +539,22 @@ def test_gpt_oss_has_biases_sinks_and_clamps_and_they_cost_time(tmp_path: Path) 
     assert oss.predicted < 0.95 * other.predicted
 
 
+@pytest.mark.parametrize(
+    ("recipe", "is_fused"),
+    [
+        ("deepseek_v3_pretrain_config_32nodes", False),
+        ("deepseek_v3_pretrain_256gpu_b300_bf16_config", True),
+        ("", True),
+    ],
+)
+def test_library_recipes_of_bridge_fuse_neither_router_nor_rotation(
+    recipe: str, is_fused: bool, tmp_path: Path
+) -> None:
+    (row,) = outcome_of(tmp_path, OSS | {"source": "someone Megatron-Bridge 0.4.2", "notes": recipe}).rows
+    stack = row.run.cluster.stack
+    assert stack.experts.has_fused_router == stack.kernels.has_fused_latent_rope == is_fused
+
+
 def test_experts_without_grouped_products_run_one_by_one_in_bf16(tmp_path: Path) -> None:
     fused = OSS | {"gpu": "B200", "precision": "mxfp8", "gpus": "16"}
     single = fused | {"id": "x-2", "flags": "alltoall dispatcher; moe_grouped_gemm=false"}
