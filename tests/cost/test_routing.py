@@ -103,6 +103,35 @@ def test_experts_of_a_graphed_step_write_activation_and_casts_in_their_products(
     assert clamped_s - joined_s > clamp
 
 
+@pytest.mark.parametrize(
+    ("name", "passes", "launches"), [("torchtitan", 2.0, 1.0), ("torchtitan@eager", 4.0 + 2.0 * 4.0 + 49.0, 19.0)]
+)
+def test_biases_and_clamps_of_torchs_experts_cost_what_their_kernels_move(
+    name: str, passes: float, launches: float
+) -> None:
+    """Beyond a model without them, compiled: the addition of the output's bias; eager: the rows of both biases, their
+    additions and every step of the activation. Gradients of biases are scattered either way."""
+    hardware, stack, model = load_hardware("h200"), load_stack(name), load_model("gpt_oss_120b")
+    acc, moe = hardware.accelerator, model.moe
+    assert moe is not None
+
+    def work(of: Model) -> tuple[float, float]:
+        cluster = Cluster(accelerator=acc, network=hardware.network, stack=stack, num_nodes=1)
+        workload, c = Workload(seq_length=4096, global_batch_size=8), Candidates.table()
+        sizes = Share.of(Job(of, cluster, workload), c)
+        done = tally(expert_operations(of, workload, stack, c, sizes), acc=acc, stack=stack, rows=1)
+        return float(done.seconds[:, Part.EXPERTS].sum()), float(done.kernels.sum())
+
+    without = replace(model, has_linear_bias=False, activation_clamp=0.0)
+    (biased_s, kernels), (plain_s, fewer) = work(model), work(without)
+    rows_bytes, latency_s = 4096.0 * moe.top_k * 2880.0 * 2.0, acc.memory.latency_s  # inner size as large as the hidden
+    elementwise_s = passes * rows_bytes / bandwidth_bytes_per_s(acc, Stream.ELEMENTWISE) + launches * latency_s
+    scattered_s = 9.0 * (1.0 + 2.0) * rows_bytes / bandwidth_bytes_per_s(acc, Stream.GATHER) + 2.0 * latency_s
+    expected_s = elementwise_s / stack.efficiencies.memory_efficiency + scattered_s
+    assert biased_s - plain_s == pytest.approx(expected_s, rel=1e-6)
+    assert kernels - fewer == launches + 2.0
+
+
 def test_no_framework_runs_its_experts_above_the_peak_of_the_device() -> None:
     """BF16 and FP8 experts of a large MoE layer, with every rate that a stack and a device put on them."""
     rows, groups, n, k = 8192.0, 8.0, 4096.0, 7168.0

@@ -38,6 +38,7 @@ from primus_search.cost.parts.mixer_operations import (
     per_layer_operations,
 )
 from primus_search.cost.parts.operations import (
+    ELEMENTWISE,
     Call,
     GroupedLinear,
     LinearOp,
@@ -48,7 +49,7 @@ from primus_search.cost.parts.operations import (
     Traffic,
     streamed,
 )
-from primus_search.cost.parts.routing import router_operations
+from primus_search.cost.parts.routing import SCATTERED_ROWS, router_operations
 from primus_search.cost.traffic.tensor_parallel import num_split_blocks
 from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Candidates, CudaGraph, Floats, Fp8, Ints, Recompute
@@ -76,9 +77,15 @@ DROPOUT_BYTES = 1.0 + 2.0
 # down projection expert by expert, times the routing weight, in FP32, and joins the pieces: bytes of an element of the
 # output forward (split 0, product 4 + 4, sum 2 + 4 + 4, cast 4 + 2, join 2 + 2) and backward (casts, both gradients of
 # the product, reductions over rows, join); kernels per expert and per call. weighted_bias_quick_geglu_impl clamps gate
-# and up one by one and joins them before the fused kernel: bytes of an inner element of both halves together.
+# and up one by one and joins them before the fused kernel: passes over an inner element, kernels.
 _EXPERT_BIAS_BYTES, _EXPERT_BIAS_KERNELS = (28.0, 40.0), ((2.0, 2.0), (5.0, 3.0))
-_CLAMP_BYTES, _CLAMP_KERNELS = (16.0, 24.0), (3.0, 5.0)
+_CLAMP = (8.0, 12.0, 3, 5)
+# torch's grouped experts (pytorch/torchtitan models/gpt_oss/moe.py), compiled or eager. Every row gathers its expert's
+# two biases and adds them: passes over an element of the output, of gate and up together, kernels; compiled, those of
+# gate and up are in the activation's kernel. Eager steps of the activation beyond a plain one's (`_GATED`): clamps of
+# strided halves, scale, addition of one; backward their gradients, written to zeros and summed.
+_TORCH_BIAS = {True: (2.0, 0.0, 1.0), False: (4.0, 4.0, 4.0)}
+_TORCH_CLAMP = {True: (0.0, 0.0, 0, 0), False: (12.0, 37.0, 4, 11)}
 
 
 def layer_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation]:
@@ -264,7 +271,7 @@ def mlp_operations(
 
 def _activation(model: Model, stack: Stack, elements: Floats, part: Part, module: Module) -> Traffic:
     passes = (_GATED if model.is_gated else _PLAIN)[stack.kernels.has_fused_activation]
-    return streamed(part, module, elements, passes, (Stream.ELEMENTWISE, Stream.ELEMENTWISE))
+    return streamed(part, module, elements, passes, ELEMENTWISE)
 
 
 def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
@@ -290,21 +297,39 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
         _activation(model, stack, np.where(is_joined, 0.0, routed * inner), Part.EXPERTS, Module.EXPERT_ACTIVATION),
         grouped(n=outer, k=inner, producer=Producer.ACTIVATION),
     ]
+    is_fused, is_torch = stack.kernels.has_fused_activation, stack.experts.permutation.startswith("indexed")
     if model.has_linear_bias:
-        elements = routed * model.expert_hidden
-        (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
-        bias_kernels = (forward_each * s.local_experts + forward_once, backward_each * s.local_experts + backward_once)
-        moved = (_EXPERT_BIAS_BYTES[0] * elements, _EXPERT_BIAS_BYTES[1] * elements)
-        ops.append(Traffic(Part.EXPERTS, Module.EXPERTS, moved, kernels=bias_kernels))
+        sizes = routed * model.expert_hidden, gates * routed * inner
+        ops += _torch_biases(*sizes, is_fused) if is_torch else [_megatron_biases(sizes[0], s.local_experts)]
     if model.activation_clamp:
         elements = np.where(is_joined, 0.0, routed * inner)
-        moved = (_CLAMP_BYTES[0] * elements, _CLAMP_BYTES[1] * elements)
-        ops.append(Traffic(Part.EXPERTS, Module.EXPERT_ACTIVATION, moved, kernels=_CLAMP_KERNELS))
+        passes = _TORCH_CLAMP[is_fused] if is_torch else _CLAMP
+        ops.append(streamed(Part.EXPERTS, Module.EXPERT_ACTIVATION, elements, passes, ELEMENTWISE))
     if moe.latent_hidden:
         ops += latent_expert_operations(model, c, s)
     if model.beside_experts_hidden:
         ops += mlp_operations(model, stack, c, s, model.beside_experts_hidden, Part.MLP)
     return ops
+
+
+def _megatron_biases(outputs: Floats, experts: Floats) -> Traffic:
+    """Biases of the experts' down projections, added expert by expert."""
+    (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
+    kernels = (forward_each * experts + forward_once, backward_each * experts + backward_once)
+    moved = (_EXPERT_BIAS_BYTES[0] * outputs, _EXPERT_BIAS_BYTES[1] * outputs)
+    return Traffic(Part.EXPERTS, Module.EXPERTS, moved, kernels=kernels)
+
+
+def _torch_biases(outputs: Floats, inner: Floats, is_fused: bool) -> list[Operation]:
+    """Biases of both products, gathered by row and added; backward the gradients of the two gathers."""
+    of_output, of_inner, kernels = _TORCH_BIAS[is_fused]
+    added = (of_output * outputs + of_inner * inner) * BF16_BYTES
+    scattered = SCATTERED_ROWS * (outputs + inner) * BF16_BYTES
+    nothing = np.zeros_like(added)
+    return [
+        Traffic(Part.EXPERTS, Module.EXPERTS, (added, nothing), kernels=(kernels, 0.0)),
+        Traffic(Part.EXPERTS, Module.EXPERTS, (nothing, scattered), (0.0, 2.0), (Stream.GATHER, Stream.GATHER)),
+    ]
 
 
 def _joins_experts(model: Model, stack: Stack, c: Candidates) -> Bools:

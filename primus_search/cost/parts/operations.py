@@ -149,8 +149,8 @@ class Call:
 
 Operation = LinearOp | GroupedLinear | Traffic | Call
 
-ROWS = (Stream.NORM, Stream.NORM_BACKWARD)
-"""Steps along the rows of a tensor."""
+ROWS, ELEMENTWISE = (Stream.NORM, Stream.NORM_BACKWARD), (Stream.ELEMENTWISE, Stream.ELEMENTWISE)
+"""Steps along the rows of a tensor, and over its elements."""
 
 
 def streamed(

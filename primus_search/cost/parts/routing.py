@@ -44,8 +44,9 @@ SEPARATE_COPIES = 3.0
 # Since 2026-04 (pytorch/torchtitan#2774) groups of tokens are not padded: no row is appended or dropped, forward 2 and
 # backward 3; and where a rank has every expert the first gather is in their order, which saves the second one with its
 # scattered addition (2 and 2 + 9) and the zeros put back into (3).
-_INDEXED_ROWS, _INDEXED_KERNELS = (14.0, 37.0), (12.0, 20.0)
-_PADDING_ROWS, _REORDER_ROWS = (2.0, 3.0), (5.0, 11.0)
+SCATTERED_ROWS = 9.0
+_INDEXED_ROWS, _INDEXED_KERNELS = (14.0, 19.0 + 2.0 * SCATTERED_ROWS), (12.0, 20.0)
+_PADDING_ROWS, _REORDER_ROWS = (2.0, 3.0), (5.0, 2.0 + SCATTERED_ROWS)
 _FUSED_KERNELS = (4.0, 4.0)
 ROUTER_BYTES_PER_LOGIT = 24.0
 
