@@ -14,6 +14,7 @@ import math
 from functools import cache
 
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+GIGA, TERA = 1e9, 1e12
 KIB, MIB, GIB = 1024.0, 1024.0**2, 1024.0**3
 
 BITS_PER_BYTE = 8.0
@@ -38,8 +39,8 @@ SUFFIXES: dict[str, tuple[str, float]] = {
     "GBps": ("bytes_per_s", GB),
     "TBps": ("bytes_per_s", TB),
     "Gbps": ("bytes_per_s", GB / BITS_PER_BYTE),
-    "GFLOPS": ("flops_per_s", 1e9),
-    "TFLOPS": ("flops_per_s", 1e12),
+    "GFLOPS": ("flops_per_s", GIGA),
+    "TFLOPS": ("flops_per_s", TERA),
     "ns": ("s", 1e-9),
     "us": ("s", 1e-6),
     "ms": ("s", 1e-3),

@@ -159,7 +159,8 @@ def recompute_all_twice(job: GridJob, c: Cells) -> Bools:
 
 def graph_has_fused_dispatch(job: GridJob, c: Cells) -> Bools:
     graph = c.ints("cuda_graph")
-    is_legal: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL)
+    of_modules = CudaGraph.PARTIAL if job.model.is_single_block else CudaGraph.NONE  # mixers beside attention
+    is_legal: Bools = (graph == CudaGraph.NONE) | (graph == CudaGraph.FULL) | (graph == of_modules)
     if job.model.is_moe:
         backend, is_usual = c.ints("dispatch_backend"), job.cluster.stack.memory.group_buffer_copies > 0
         is_hybrid = (backend == DispatchBackend.HYBRIDEP) | ((backend == DispatchBackend.STACK) & is_usual)

@@ -18,12 +18,15 @@ from primus_search.base.errors import InputError
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows
+from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.nemo import OF_TOWERS, fields_of
+from primus_search.learning.started_experiment import start
 from primus_search.models.presets import presets
+from primus_search.values.candidates import CudaGraph
 from primus_search.values.machine.stack import number_of
 from primus_search.values.machine.state_formats import is_stacks_own
 from tests.support.daily import TODAY_OR_ALL, drawn
@@ -305,3 +308,51 @@ def test_a_variable_of_no_value_in_a_setting_that_counts_for_nothing_is_left_out
     (tmp_path / "run.sh").write_text(f"{line} train.global_batch_size=$GBS")
     with pytest.raises(InputError, match="depends on GBS"):
         read_experiment(tmp_path / "run.sh", 8)
+
+
+def test_models_with_towers_have_the_recipes_of_their_name() -> None:
+    """Towers are none of the fields of a model of text; a recipe's name on the hub says them."""
+    models = {one.model.lower() for one in recipes().values()}
+    named = [name for name, one in presets().items() if one.model.towers and models & {*map(str.lower, one.tokenizers)}]
+    assert len(named) >= 3
+    for name in named:
+        job = nemo_jobs(name, 1, tuning={"task": "sft"})[0]
+        with pytest.raises(Inexpressible, match=rf"sft recipes of {name}: {name}_sft"):
+            launch_files(replace(job, recipe="llama3_8b_sft"))
+
+
+def vision_text(model: str, micro_batch: int, recipe: str, *, cp: int = 1, **workload: Any) -> str:
+    axes = {"micro_batch_size": micro_batch, "tp": 1, "pp": 1, "cp": cp}
+    space = {"model": model, "hardware": "h100", "nodes": 4, "framework": "nemo", "space": axes,
+             "workload": {"seq_length": 4096, "global_batch_size": 64, "task": "sft", **workload}}  # fmt: skip
+    return launch_files(replace(next(jobs(make_space(space, name=model), 1)), recipe=recipe)).texts["nemo.sh"]
+
+
+def test_a_micro_batch_of_one_sample_is_not_packed(tmp_path: Path) -> None:
+    """training/config.py:1475 of Megatron-Bridge v0.6.0."""
+    recipe, off = "qwen3_vl_8b_sft", "dataset.enable_in_batch_packing=false"
+    texts = [vision_text("qwen3_vl_8b", 1, recipe), vision_text("qwen3_vl_8b", 1, "", image_tokens=512)]
+    assert all(off in one for one in texts) and off not in vision_text("qwen3_vl_8b", 2, recipe)
+    file = tmp_path / "run.sh"
+    file.write_text(f"python scripts/training/run_recipe.py --recipe {recipe}_config train.micro_batch_size=1\n")
+    with pytest.raises(InputError, match=rf"takes two; .*{off}"):
+        space_of(start(file, "h100", 0), [], None, "")
+
+
+def test_gradients_of_images_are_not_averaged_under_context_parallelism() -> None:
+    """training/config.py:1450 of Megatron-Bridge v0.6.0, whose benchmarks of vision pretrain on data of tuning."""
+    recipe, off = "qwen3_vl_30b_a3b_pretrain_8gpu_gb200_fp8cs", "ddp.average_in_collective=false"
+    texts = [vision_text("qwen3_vl_30b_a3b", 1, recipe, cp=cp, task="pretrain") for cp in (1, 2)]
+    assert [off in one for one in texts] == [False, True]
+
+
+def test_graphs_of_mixers_of_a_hybrid_stack_need_no_experts() -> None:
+    """Recipes of Nemotron-H have them; graphs of attention alone are not priced in a model of one kind of layer."""
+    start_of = start(Path("nemotronh_56b_pretrain_64gpu_b200_fp8cs"), "b200", 0)
+    (choice,) = space_of(start_of, [], None, "").clusters
+    assert choice.axis("cuda_graph").values == (CudaGraph.PARTIAL,)
+    space = {"hardware": "b200", "nodes": 8, "framework": "nemo", "space": {"cuda_graph": "partial"},
+             "workload": {"seq_length": 8192, "global_batch_size": 192}}  # fmt: skip
+    texts = [launch_files(job).texts for job in jobs(make_space({"model": "nemotron_h_56b", **space}), 4)]
+    assert [overrides(one["nemo.sh"])["model.cuda_graph_scope"] for one in texts] == [["attn", "mamba"]] * 4
+    assert list(jobs(make_space({"model": "llama3_8b", **space}), 4)) == []

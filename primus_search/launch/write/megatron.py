@@ -126,6 +126,8 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     framework, row, workload = job.framework, job.row, job.workload
     said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
     said |= settings_of(framework, row, has_experts=job.model.is_moe)
+    if row["cuda_graph"] == "partial" and not job.model.is_moe:  # of a hybrid stack
+        said |= framework.spellings["cuda_graph"].reads["partial"][-1]
     if job.model.is_single_block:
         pass  # the stages stand in the pattern of layers
     elif job.layout is not None:

@@ -162,7 +162,7 @@ def _hub_names(model: Model) -> set[str]:
     """Names on the hub of presets that are a model but for what recipes resize."""
     resized = {name: model.__getattribute__(name) for name in ("num_mtp_layers", "vocab_size", "vocab_padding")}
     bare = replace(model, adapters=None, towers=())
-    return {name for name, one in models_of_tokenizers().items() if replace(one, **resized) == bare}
+    return {name for name, one in models_of_tokenizers().items() if replace(one, towers=(), **resized) == bare}
 
 
 def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
@@ -232,8 +232,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
     dataset = job.framework.options["tuned" if mode else "dataset"]
     recipe = recipes()[_named(job)] if job.recipe else Recipe("", {})
     own = recipe.settings
-    if mode and not dataset and not job.workload.image_tokens and own.get("enable_offline_packing", not job.recipe):
-        found |= argument_table("nemo")["unpacked"]
+    found |= _over(job, own if job.recipe else None)
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     laid = {key.rpartition(".")[2]: value for key, value in found.items()}
     words = [f"{_key(name)}={text}" for name, value in found.items() for text in _texts(name, value)]
@@ -249,6 +248,23 @@ def files(job: LaunchJob) -> dict[str, Text]:
         "dataset": dataset,
     }
     return {"nemo.sh": launch_file(job, "nemo.sh", by_hand(job, settings), **values)}
+
+
+def _over(job: LaunchJob, own: Settings | None) -> dict[str, Any]:
+    """Fields that take the place of what a recipe has on and the job cannot have; own: its settings, None of one that a
+    person names, which tunes on text or images."""
+    mode, images = bool(_mode(job)), bool(job.workload.image_tokens)
+    of_images = own is not None and "freeze_vision_model" in own
+    takes_place = {
+        "enable_offline_packing": mode and not images and not job.framework.options["tuned"],
+        "enable_in_batch_packing": mode and job.row["micro_batch_size"] == 1,
+        "average_in_collective": of_images and job.row["cp"] > 1,
+        "fast_cache_load": True,
+    }
+    usual = {"enable_offline_packing": True, "enable_in_batch_packing": images}
+    on = {setting for setting, is_met in takes_place.items() if is_met and (usual if own is None else own).get(setting)}
+    fields = argument_table("nemo")["over"].items()
+    return {key: value for setting, over in fields if setting in on for key, value in over.items()}
 
 
 def _key(name: str) -> str:

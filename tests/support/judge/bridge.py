@@ -79,7 +79,11 @@ class Bridge:
         self.config = importlib.import_module("megatron.bridge.training.config")
         self.hub = importlib.import_module("megatron.bridge.models.conversion.auto_bridge").AutoBridge
         self.parser = importlib.import_module("hydra.core.override_parser.overrides_parser").OverridesParser
-        self.architectures = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        classes = transformers.models.auto.modeling_auto
+        self.architectures = {
+            **classes.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+            **classes.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        }
         self.auto = transformers.AutoConfig
         named = {hub.lower(): one for one in presets().values() for hub in one.tokenizers}
         saved = importlib.import_module("megatron.bridge.training.utils.checkpoint_utils")
