@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import Problem
-from primus_search.launch.contract import notes_of
+from primus_search.launch.contract import notes_of, whole
 from primus_search.launch.decided import decided_keys, decided_numbers
 from primus_search.launch.document_packing import PackingKeys, full_rows, packing_in
 from primus_search.launch.read.megatron import canonical
@@ -115,8 +115,10 @@ def experiment_of(
         path=path,
         framework=framework,
         row=row,
-        seq_length=_count(length if length is not None else defaults.get("seq_length")),
-        global_batch_size=_count(batch if batch is not None else defaults.get("global_batch_size")),
+        seq_length=_count("seq_length", length if length is not None else defaults.get("seq_length")),
+        global_batch_size=_count(
+            "global_batch_size", batch if batch is not None else defaults.get("global_batch_size")
+        ),
         model=model,
         model_problems=problems,
         world=world,
@@ -142,8 +144,8 @@ def _as_written(note: str, origin: Mapping[str, str]) -> str:
     return f"{origin[key]}, which is {note}" if key in origin else note
 
 
-def _count(value: Any) -> int | None:
-    return int(str(value)) if value is not None else None
+def _count(key: str, value: Any) -> int | None:
+    return whole(key, value, least=1) if value is not None else None
 
 
 def settled(framework: Framework, row: dict[str, Any], model: Model | None) -> dict[str, Any]:

@@ -231,7 +231,7 @@ def resolved_start(
         if _is_unknown(value):
             continue
         try:
-            settings[key] = typed(table[key], value)
+            settings[key] = typed(table[key], value, is_parsed=bool(table[key].flags) or release.short == "torchtitan")
         except ValueError as error:
             source = f"arguments of {release.arguments}"
             problems.append(Refusal(key, str(error), "write one", source))
@@ -314,8 +314,11 @@ def named(release: Release, given: Settings) -> dict[str, Any]:
     return found
 
 
-def typed(one: Argument, value: Any) -> Any:
-    """A given value as the type of its argument. Raises ValueError for one of another type or none of its choices."""
+def typed(one: Argument, value: Any, *, is_parsed: bool) -> Any:
+    """A given value as the type of its argument. Raises ValueError for one of another type or none of its choices.
+
+    is_parsed: a parser reads it, which refuses what is none of them; a class of settings takes any
+    """
     if one.kind == "flag":
         if one.flags and not isinstance(value, bool) and str(value).lower() not in SAID:
             raise ValueError(f"{one.name}: {str(value)[:80]!r} follows a switch, which takes no value")
@@ -333,7 +336,7 @@ def typed(one: Argument, value: Any) -> Any:
         return number
     if one.kind == "pattern":
         return _pattern(value)
-    if one.choices and one.flags and str(value) not in map(str, one.choices):
+    if one.choices and is_parsed and str(value) not in map(str, one.choices):
         raise ValueError(f"{one.name}: {str(value)[:80]!r} is none of {', '.join(map(str, one.choices))}")
     return str(value)
 

@@ -47,6 +47,11 @@ ILLEGAL = {
     "--sft 1": "sft",
     "--overlap-grad-reduce yes": "overlap_grad_reduce",
     "--ddp-num-buckets 4 --ddp-bucket-size 40000000": "buckets_by_number_or_size",
+    "--encoder-seq-length 4096": "one_length",
+    "--context-parallel-size 2 --cp-comm-type ring": "exchange_words",
+    "--context-parallel-size 2 --cp-comm-type p2p a2a": "",
+    "--hidden-dropout 1.5": "dropped_of_states",
+    "--attention-dropout -0.1": "dropped_of_scores",
     "--cuda-graph-scope rest": "graph_parts_known",
     "--cuda-graph-modules rest": "graph_parts_known",
 }
@@ -72,6 +77,20 @@ def test_what_megatron_refuses_is_not_priced(flags: str, tmp_path: Path) -> None
 def given(flags: str) -> dict[str, str | bool]:
     parts = [one.split() for one in flags.split("--") if one]
     return {name.replace("-", "_"): value[0] if value else True for name, *value in parts}
+
+
+@pytest.mark.parametrize(("flags", "why"), [
+    ("--training.dtype float64", "training.dtype: 'float64' is none of bfloat16, float32"),
+    ("--parallelism.fsdp-reshard-after-forward sometimes", "'sometimes' is none of default, always, never"),
+    ("--training.seq-len 0", "seq_length: 0 is out of range"),
+])  # fmt: skip
+def test_a_word_that_torchtitans_parser_does_not_have_is_not_priced(flags: str, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"torchrun --nnodes 1 --nproc-per-node 8 -m torchtitan.train --module llama3 --config llama3_8b {flags}"
+    )
+    with pytest.raises(InputError, match=why):
+        space_of(start(path, "h100", 0), [], None, "")
 
 
 def test_a_refusal_names_numbers_and_the_nearest_cure(tmp_path: Path) -> None:
@@ -116,6 +135,8 @@ HALVES = (
 @pytest.mark.parametrize(("override", "why"), [
     ("", ""),
     ("model.moe_token_dispatcher_type=allgather", "overlapped expert exchange"),
+    ("model.recompute_granularity=half", "full or selective, not half"),
+    ("model.context_parallel_size=2 model.cp_comm_type=ring", "ring is no exchange of context"),
     ("model.expert_model_parallel_size=3", "16 GPUs are not divisible by ETP 1 x EP 3"),
     (f"{HALVES} model.virtual_pipeline_model_parallel_size=null", "needs virtual stages"),
     (f"{HALVES} 'model.pipeline_model_parallel_layout=Et*12|t*12|t*12|t*12L'", ""),

@@ -23,6 +23,7 @@ from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.primus import NO_BIAS
 from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
+from primus_search.values.knobs import CpComm
 from primus_search.values.layout import Layout
 from primus_search.values.machine.stack import with_numbers
 from primus_search.values.machine.state_formats import is_stacks_own
@@ -61,9 +62,9 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     row = found.candidate.row(0)
     row |= {"state_format": "stack"} if is_stacks_own(job.cluster.stack, row["state_format"]) else {}
     wanted = expected(job)
-    if "cp_comm_type" not in texts.get("primus.yaml", "cp_comm_type") and wanted["cp_comm"] == "stack":
-        assert row["cp_comm"] in ("stack", job.cluster.stack.communication.cp_comm)  # as Primus' model file has it
-        row["cp_comm"] = "stack"
+    usual = job.cluster.stack.communication.cp_comm  # which a file, and Primus' own of models, may say by its name
+    for one, candidate in ((row, found.candidate), (wanted, job.candidate)):
+        one["cp_comm"] = CpComm(candidate.exchange_of_context(usual)[0]).name if one["cp"] > 1 else ""
     wrong = [f"{axis}: {row[axis]} for {wanted[axis]}" for axis in wanted if row[axis] != wanted[axis]]
     if (found.seq_length, found.global_batch_size) != (job.workload.seq_length, job.workload.global_batch_size):
         wrong.append("workload")

@@ -119,7 +119,7 @@ def _full_recompute(framework: Framework, found: Settings, most: int) -> dict[st
     key = knobs["recompute_num_layers"].key
     if method == "block" and str(found.get(key)) == "0":
         return {"recompute": "none"}
-    count = whole(key, found.get(key) or 1)
+    count = whole(key, found.get(key) or 1, least=1)
     if (method == "uniform" and count == 1) or (method == "block" and count >= most > 0):
         count = 0
     elif most:

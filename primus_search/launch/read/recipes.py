@@ -20,7 +20,7 @@ from primus_search.base.errors import InputError, Problem, did_you_mean
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_rows, key_table
 from primus_search.launch.adapters import SFT, keys_of, tuning_in
-from primus_search.launch.contract import fits, is_off, same, translated
+from primus_search.launch.contract import fits, is_off, same, translated, whole
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.megatron import model_keys
 from primus_search.launch.read.megatron_experiments import model_of_arguments
@@ -169,7 +169,7 @@ def fits_its_gpus(name: str) -> bool:
 
 def count_of(settings: Settings, key: str) -> int:
     """A degree of parallelism; 1 where settings leave it out."""
-    return int(str(settings.get(key) or 1))
+    return whole(key, settings.get(key) or 1)
 
 
 GRID = ("expert_tensor_parallel_size", "expert_model_parallel_size", "pipeline_model_parallel_size")

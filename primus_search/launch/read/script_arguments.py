@@ -22,7 +22,8 @@ LISTS = (
     "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
     "hierarchical_context_parallel_sizes", "rampup_batch_size",
 )  # fmt: skip
-"""Arguments of several words."""
+LISTED = ("num_experts", "cp_comm_type")
+"""Arguments of several words, and those that may have one for each layer."""
 _STAGE = re.compile(r"s([/#|])\w{0,20}ZERO_STAGE\1(\d)\1g?")
 """How scripts fill the stage of ZeRO into a template of DeepSpeed's JSON by sed (examples of Megatron-DeepSpeed)."""
 CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
@@ -125,7 +126,7 @@ def _arguments(words: list[str]) -> dict[str, Any]:
             found |= {name: [value] if equals else []} if name else {}
         elif name and not OPTIONS.fullmatch(word):
             found[name].append(word)
-    several = {name for name, values in found.items() if name in LISTS or (name == "num_experts" and len(values) > 1)}
+    several = {name for name, values in found.items() if name in LISTS or (name in LISTED and len(values) > 1)}
     lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
     return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}
 

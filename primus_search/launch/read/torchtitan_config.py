@@ -148,7 +148,8 @@ def flags_of(release: str, words: Sequence[str]) -> dict[str, Any]:
         elif name:
             found[name] = word if found[name] is True else f"{found[name]} {word}"
     return {
-        key: typed(table[key], value) if key in table and key not in CLASSED else value for key, value in found.items()
+        key: typed(table[key], value, is_parsed=False) if key in table and key not in CLASSED else value
+        for key, value in found.items()
     }
 
 

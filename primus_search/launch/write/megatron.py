@@ -136,6 +136,9 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         said[framework.spellings["vpp"].key] = row["vpp"]
     if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
         said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
+    exchange = job.cluster.stack.communication.cp_comm
+    if row["cp"] > 1 and row["cp_comm"] == "stack" and exchange != "p2p":  # by default: TransformerConfig cp_comm_type
+        said |= setting(framework.spellings["cp_comm"], exchange)
     inner = CpComm[row["cp_comm"].upper()].inner_ranks
     if inner:
         said[LEVELS] = [inner, row["cp"] // inner]
