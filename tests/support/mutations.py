@@ -318,6 +318,7 @@ def mutated(file: LaunchFile, rng: random.Random, given: int, others: int) -> It
         if not can_act(file, key):
             yield key, value, "cannot act"
             continue
+        value = file.experiment.written.get(key, value)  # as resolved: what `comm_overlap` gives a single replica
         said = translated(file.framework, file.given)[0]  # another setting may say the same, or win over it
         values = [
             one
