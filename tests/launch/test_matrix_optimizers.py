@@ -36,6 +36,7 @@ KIMI_K2 = (
 MOMENTS = {
     "muon --use-distributed-optimizer": 1,
     "dist_muon": 1,
+    "dist_muon --use-distributed-optimizer": 1,
     "lion --use-distributed-optimizer": 1,
     "adaptive_muon --use-distributed-optimizer": 2,
 }

@@ -54,6 +54,15 @@ ILLEGAL = {
     "--attention-dropout -0.1": "dropped_of_scores",
     "--cuda-graph-scope rest": "graph_parts_known",
     "--cuda-graph-modules rest": "graph_parts_known",
+    "--train-iters 9 --lr-decay-samples 9": "iterations_alone",
+    "--lr 0.1 --min-lr 0.2": "least_learning_rate",
+    "--end-weight-decay 0.1": "constant_weight_decay",
+    "--weight-decay-incr-style linear": "growing_weight_decay",
+    "--tensor-parallel-num-weight-shards 3 --tensor-model-parallel-size 2": "weight_shards_of_tensors",
+    "--expert-tensor-parallel-num-weight-shards 32": "weight_shards_of_experts",
+    "--deterministic-mode --tp-comm-overlap": "deterministic_overlap",
+    "--transformer-impl inference_optimized": "layers_for_inference",
+    "--replication": "copies_of_checkpoints",
 }
 
 

@@ -5,7 +5,7 @@ get_megatron_optimizer with the shards of this rank, on the meta device and with
 legal job: {"script", "settings", "weights", "gradients", "optimizer": [bytes per pipeline rank], "padding": [elements
 that buffers have beyond their parameters], "largest": [elements of the largest tensors], "why": why it is not built}.
 Megatron's optimizers have kernels of Transformer Engine and of NVIDIA-NeMo/Emerging-Optimizers; `States` allocates what
-those keep: two moments, or one (Muon's momentum_buffer).
+those keep: two moments, or one (Muon's momentum_buffer, Lion's exp_avg).
 """
 
 import contextlib
@@ -109,9 +109,12 @@ def prepared(release: str) -> Megatron:
     from megatron.core import optimizer
     from megatron.core.optimizer import distrib_optimizer, emerging_optimizers
 
-    muon = emerging_optimizers._EMERGING_OPTIMIZERS["muon"]
-    muon.optimizer_cls, muon.config_to_kwargs = States, lambda *_: {"momentum": 0.95}
-    optimizer.HAVE_EMERGING_OPTIMIZERS = True
+    known = emerging_optimizers._EMERGING_OPTIMIZERS
+    known["lion"] = emerging_optimizers.EmergingOptimizerEntry(optimizer_cls=States)
+    for name, momentum in (("muon", 0.95), ("adaptive_muon", None), ("lion", 0.95)):
+        known[name].optimizer_cls = States
+        known[name].config_to_kwargs = lambda *_, momentum=momentum: {"momentum": momentum}
+    optimizer.HAVE_EMERGING_OPTIMIZERS, optimizer.Lion = True, partial(States, momentum=0.95)
     optimizer.Adam = optimizer.SGD = distrib_optimizer.Adam = States
     optimizer.USING_PYTORCH_OPTIMIZER = False
     with_quantized_tensors()
