@@ -96,6 +96,16 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         "checkpointer: {checkpoint_dir: models/mine}\nbatch_size: 4\noptimizer: {_component_: torch.optim.AdamW}\n",
         {"model": "llama3.1_8b", "micro_batch_size": 4},
     ),
+    "older_ppo.sh": (
+        "deepspeed --num_gpus 8 src/train_ppo.py --pretrain /m/Mistral-7B-Instruct-v0.3 --micro_train_batch_size 2 "
+        "--train_batch_size 128 --prompt_max_len 1024 --generate_max_len 1024 --zero_stage 2 --bf16 --adam_offload",
+        {"program": "OpenRLHF", "seq_length": 2048, "batch": 128, "micro_batch_size": 2, "optimizer_offload": 100},
+    ),
+    "older_sft.sh": (
+        "deepspeed --num_gpus 8 ../../examples/train_guide_sft.py --pretrain /m/Qwen2-7B-Instruct/ --max_len 6400 "
+        "--micro_train_batch_size 2 --train_batch_size 16 --zero_stage 3 --bf16",
+        {"program": "OpenRLHF (fine-tuning)", "seq_length": 6400, "batch": 16, "sharding": "fsdp2"},
+    ),
     "recipes.sh": (
         "torchrun --nnodes 1 --nproc_per_node 2 finetuning_llama.py --batch_size_training 64 --enable_fsdp "
         "--model_name meta-llama/Llama-2-7b-hf --pure_bf16",
@@ -201,3 +211,16 @@ def test_a_configuration_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train mine/full_sft.yaml\n")
     with pytest.raises(InputError, match="settings stand in a YAML or TOML that is not beside it"):
         read_experiment(tmp_path / "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("given", "task"),
+    [
+        ("--use_lora False --lora_r 8", None),
+        ("--lora_target q_proj,v_proj", "lora"),
+        ("--use_lora True --lora_r 8", "lora"),
+    ],
+)
+def test_a_switch_that_is_off_leaves_no_adapters(given: str, task: str | None, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 train.py {TUNE} {given}")
+    assert read_experiment(tmp_path / "run.sh").tuning.get("task") == task
