@@ -6,9 +6,10 @@ Exit codes of the command line follow the type: `InputError` is 2, `NothingFits`
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 
 class PrimusSearchError(Exception):
@@ -93,6 +94,18 @@ class InputError(PrimusSearchError):
     def __reduce__(self) -> tuple[type["InputError"], tuple[tuple[Problem, ...]]]:
         # Exceptions cross process borders in Ray; the default would hand the joined message to __init__.
         return (type(self), (self.problems,))
+
+
+Made = TypeVar("Made")
+
+
+def tried(make: Callable[[], Made], problems: list[Problem]) -> Made | None:
+    """What `make` returns, or None after noting what is wrong with an input, each problem once."""
+    try:
+        return make()
+    except InputError as error:
+        problems += [problem for problem in error.problems if problem not in problems]
+        return None
 
 
 class NothingFits(PrimusSearchError):

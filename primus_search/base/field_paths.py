@@ -46,8 +46,9 @@ def with_value(record: Record, path: Path, value: Any) -> Record:
     """The record with one field, or key of a mapping, replaced."""
     if len(path) > 1:
         value = with_value(value_at(record, path[:1]), path[1:], value)
-    changed: Any = record | {path[0]: value} if isinstance(record, dict) else _replaced(record, path[0], value)
-    return cast(Record, changed)
+    changed: Any = record  # a mapping or a dataclass
+    own = {path[0]: value}
+    return cast(Record, record | own if isinstance(record, dict) else dataclasses.replace(changed, **own))
 
 
 def with_column(record: Record, path: Path, value: Any) -> Record:
@@ -57,10 +58,6 @@ def with_column(record: Record, path: Path, value: Any) -> Record:
     changed = copy(record)
     object.__setattr__(changed, path[0], value)
     return changed
-
-
-def _replaced(record: Any, name: str, value: Any) -> Any:
-    return dataclasses.replace(record, **{name: value})
 
 
 def differences(before: Any, after: Any, within: str = "") -> Iterator[tuple[str, Any]]:

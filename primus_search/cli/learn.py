@@ -81,10 +81,10 @@ def _table(path: Path) -> "RunTable":
 
 
 def _write(site: "SiteStack", folder: Path, name: str) -> dict[str, str]:
-    from primus_search.learning.site_files import runs_path, stack_path, write_runs
+    from primus_search.learning.site_files import runs_path, write_runs
     from primus_search.learning.stack_text import stack_yaml
 
-    stack, runs = stack_path(folder, name), runs_path(folder, name)
+    stack, runs = folder / f"{name}.yaml", runs_path(folder, name)
     write(stack, stack_yaml(site, f"{datetime.now(UTC):%Y-%m-%d}"), "--into")
     if not site.runs:
         return {"stack": str(stack)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from primus_search.base.units import GIGA, TERA
 from primus_search.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from primus_search.models.presets import Preset
     from primus_search.values.model import Model
 
-BILLION = 1e9
 LONG = 9999  # above it a number is written with commas; up to it as a configuration has it
 REPEATED = ("layers", "heads", "kv_heads", "experts")  # keys of a preset's summary that its fields say again
 
@@ -123,7 +123,7 @@ def _print_table(known: dict[str, "Preset"]) -> None:
         model = preset.model
         attention = "MLA" if model.latent else f"{model.num_heads}/{model.num_kv_heads}"
         experts = f"{model.moe.num_experts} top {model.moe.top_k}" if model.moe else "-"
-        total, active = f"{model.total_params / BILLION:,.2f}", f"{preset.active_params / BILLION:,.2f}"
+        total, active = f"{model.total_params / GIGA:,.2f}", f"{preset.active_params / GIGA:,.2f}"
         rows.append((name, total, active, str(model.num_layers), str(model.hidden), attention, experts))
     print_table(("model", "total B", "active B", "layers", "hidden", "heads/kv", "experts"), rows, numbers=(1, 2, 3, 4))
     typer.echo("B: 10^9 parameters; active as the publisher counts them.")
@@ -149,7 +149,6 @@ def _lines(details: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, f"{value:,.0f}" if isinstance(value, int | float) and value > LONG else str(value)
 
 
-TERA, GIGA = 1e12, 1e9
 OF_ACCELERATOR = (
     "vendor", "bf16_peak_flops_per_s", "fp8_peak_flops_per_s", "fp4_peak_flops_per_s", "hbm_bytes", "hbm_bytes_per_s",
 )  # fmt: skip

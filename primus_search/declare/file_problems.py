@@ -1,10 +1,9 @@
 """Problems and notes that are found in one document, collected so that all are shown at once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import Problem
 from primus_search.files.source import Document, Keys
 
 
@@ -23,14 +22,6 @@ class FileProblems:
     def problem(self, keys: Keys, what: str) -> None:
         """Note what is wrong with the value at some keys."""
         self.problems.append(self.document.problem(keys, what))
-
-    def collect(self, load: Callable[[], Any]) -> Any:
-        """What `load` returns, or None after noting its problems."""
-        try:
-            return load()
-        except InputError as error:
-            self.problems += [problem for problem in error.problems if problem not in self.problems]
-            return None
 
     def listed(self, key: str, given: Any) -> list[tuple[Any, Keys]]:
         """The entries of a key that takes a value or a list, each once, with its place; a problem for an empty list."""

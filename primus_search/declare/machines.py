@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import did_you_mean
+from primus_search.base.errors import did_you_mean, tried
 from primus_search.declare import variants
 from primus_search.declare.file_problems import FileProblems
 from primus_search.declare.space_schema import SpaceFile
@@ -149,7 +149,7 @@ class MachineReader:
         """What the names of a key stand for, None where one cannot be read; the name and its place."""
         for name, keys in self.noted.listed(key, given):
             where = self.noted.document.where(keys)
-            yield self.noted.collect(partial(load, name, beside=self.beside, where=where)), name, keys
+            yield tried(partial(load, name, beside=self.beside, where=where), self.noted.problems), name, keys
 
     def _hardware(self, shape: SpaceFile) -> Iterator[Hardware | None]:
         """Every device of the file; None where one cannot be read."""
@@ -212,5 +212,5 @@ class MachineReader:
             what = f"hardware '{hardware.name}' names no default_stack; add stack: NAME"
             self.noted.problem(("hardware",), what)
             return None
-        stack: Stack | None = self.noted.collect(partial(load_stack, name, beside=self.beside, where=where))
+        stack = tried(partial(load_stack, name, beside=self.beside, where=where), self.noted.problems)
         return stack and replace(stack, is_assumed=own is None and is_guess(hardware))

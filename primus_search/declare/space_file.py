@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem, did_you_mean
+from primus_search.base.errors import InputError, Problem, did_you_mean, tried
 from primus_search.base.guards.values import name_problem
 from primus_search.declare import variants
 from primus_search.declare.axes import ALL, AXIS, Item, Reader, Word
@@ -159,8 +159,7 @@ class _Assembly(FileProblems):
             self.notes += not_priced(self.model)
             return self.model
         changed = partial(load_model, ignore=tuple(shape.ignore), vocab_size=shape.vocab_size)
-        model = self.collect(partial(changed, shape.model, beside=self.beside, where=where))
-        assert model is None or isinstance(model, Model)
+        model = tried(partial(changed, shape.model, beside=self.beside, where=where), self.problems)
         if model is not None:
             self._note_towers(model, shape)
             self.notes += not_priced(model)

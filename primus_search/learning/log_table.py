@@ -16,15 +16,11 @@ from datetime import datetime
 from typing import Any
 
 from primus_search.base.guards.values import finite_number
+from primus_search.base.units import SUFFIXES
 from primus_search.learning.conclusion import conclude, product
 from primus_search.learning.reading import LogReading, MemoryKind, StepLine
 from primus_search.learning.transcript import PREFERRED, Transcript, observe_dotted, observe_flags
 
-MIB = 2.0**20
-GIB = 2.0**30
-GB = 1e9
-
-UNITS = {"B": 1.0, "GB": GB, "MiB": MIB, "GiB": GIB}
 KINDS = {
     "allocated": MemoryKind.ALLOCATED,
     "reserved": MemoryKind.RESERVED,
@@ -145,7 +141,7 @@ class LogTable:
         for row in self.peaks:
             for found in row.matches(line):
                 kind, size = (row.kind, found[1]) if row.kind else (found[1], found[2])
-                seen.peak(KINDS[kind], (finite_number(size) or 0.0) * UNITS[row.unit])
+                seen.peak(KINDS[kind], (finite_number(size) or 0.0) * SUFFIXES[row.unit][1])
         for row in self.steps:
             if (row.is_preferred or PREFERRED not in seen.scratch) and (numbers := row.numbers(line)):
                 _add_step(seen, row, line, numbers)

@@ -5,13 +5,12 @@ what is still missing is a problem by name. Values that `LogReading.assumed` lis
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, tried
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import Hardware, load_cluster, load_hardware
 from primus_search.files.word_rules import hardware_named
@@ -44,8 +43,8 @@ class SaidBeside:
 def measured_run(reading: LogReading, beside: SaidBeside, stack: Stack) -> MeasuredRun:
     """The run of a log on the stack that is its starting point. Raises `InputError` with every missing fact."""
     problems: list[Problem] = []
-    hardware = _tried(problems, partial(_hardware, reading, beside))
-    model = _tried(problems, partial(_model, reading, beside))
+    hardware = tried(partial(_hardware, reading, beside), problems)
+    model = tried(partial(_model, reading, beside), problems)
     sizes = {name: printed_count(reading, name) for name in SIZES}
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
@@ -73,18 +72,6 @@ def measured_run(reading: LogReading, beside: SaidBeside, stack: Stack) -> Measu
         framework=reading.framework,
         assumed=assumption_texts(assumed),
     )
-
-
-Made = TypeVar("Made")
-
-
-def _tried(problems: list[Problem], make: Callable[[], Made]) -> Made | None:
-    """What `make` returns, or None after noting why it cannot."""
-    try:
-        return make()
-    except InputError as error:
-        problems.extend(error.problems)
-        return None
 
 
 def _hardware(reading: LogReading, beside: SaidBeside) -> Hardware:

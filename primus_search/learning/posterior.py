@@ -16,6 +16,7 @@ decide. Peaks of memory count in the weights through one factor per hypothesis. 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -174,16 +175,9 @@ class Posterior:
     def take(self, kept: Sequence[int]) -> "Posterior":
         """That of some hypotheses, of which one is true."""
         weights = self.weights[list(kept)]
-        return Posterior(
-            hypotheses=tuple(self.hypotheses[i] for i in kept),
-            weights=weights / weights.sum(),
-            moved=tuple(self.moved[i] for i in kept),
-            runs=self.runs,
-            shared=tuple(self.shared[i] for i in kept),
-            joint=tuple(self.joint[i] for i in kept),
-            peak_errors=tuple(self.peak_errors[i] for i in kept),
-            shift=self.shift,
-        )
+        of_each = ("hypotheses", "moved", "shared", "joint", "peak_errors")
+        parts: dict[str, Any] = {name: tuple(self.__getattribute__(name)[i] for i in kept) for name in of_each}
+        return replace(self, weights=weights / weights.sum(), **parts)
 
     def peaks(self, logs: Floats) -> "Mixture":
         """The mixture over log-peaks of rows, given each hypothesis' projected ones (hypotheses, rows)."""
@@ -334,8 +328,8 @@ class Evidence:
     def take(self, places: Sequence[int]) -> "Evidence":
         """That of some of the runs."""
         rows = np.array(places, np.int64)
-        return Evidence(
-            hypotheses=self.hypotheses,
+        return replace(
+            self,
             runs=tuple(self.runs[i] for i in places),
             lines=tuple(Lines(rates=line.rates[rows], slopes=line.slopes[rows]) for line in self.lines),
             peaks=self.peaks[:, rows],

@@ -29,11 +29,6 @@ PLAIN_STACK = "megatron_lm"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-def stack_path(folder: Path, name: str) -> Path:
-    """Where the stack of a site stands."""
-    return folder / f"{name}.yaml"
-
-
 def runs_path(folder: Path, name: str) -> Path:
     """Where the runs of a site stand."""
     return folder / f"{name}{RUNS_ENDING}"

@@ -254,16 +254,12 @@ def _memory_bytes() -> int:
 def measure_host() -> tuple[dict[str, Any], int]:
     """What every device of this machine measures while all of them do, and how many they are."""
     count, threads = devices_of_host()
-    (outcomes,) = run_jobs([calibration_job()], ranks=count, threads=threads, warm=WARM)
+    job = RankJob(function=f"{__name__}:calibrate_rank", payload={}, limit_s=LIMIT_S)
+    (outcomes,) = run_jobs([job], ranks=count, threads=threads, warm=WARM)
     failure = failure_of(outcomes)
     if failure is not None:
         raise CalibrationError(f"this machine could not be measured: {failure.verdict.value}: {failure.cause}")
     return mean_of([outcome.value for outcome in outcomes]), count
-
-
-def calibration_job() -> RankJob:
-    """What every device of this machine measures at the same time."""
-    return RankJob(function="primus_search.measure.host_calibration:calibrate_rank", payload={}, limit_s=LIMIT_S)
 
 
 def fit(figures: dict[str, Any], count: int) -> tuple[Accelerator, Network]:

@@ -13,14 +13,13 @@ from primus_search.analysis.labels import counted
 from primus_search.base.errors import InputError, Problem
 from primus_search.base.guards.files import locked, write_whole
 from primus_search.base.html_templates import rendered
-from primus_search.base.units import GB, HOURS_PER_DAY, SECONDS_PER_HOUR
+from primus_search.base.units import GB, SECONDS_PER_DAY
 from primus_search.exploration.expected import RATE
 from primus_search.exploration.run_folder.folder import StoreError
 from primus_search.nightly.causes import Cause
 from primus_search.nightly.night_run import Check, Night
 
 MOST_CHANGES = 40
-SECONDS_PER_DAY = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 
 def default_folder(name: str) -> Path:

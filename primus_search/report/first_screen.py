@@ -9,7 +9,7 @@ from itertools import zip_longest
 from shlex import quote
 
 from primus_search.analysis.labels import chance, counted, short
-from primus_search.base.units import GB
+from primus_search.base.units import GB, TERA
 from primus_search.cost.confidence.fit import FIT_THRESHOLD, FITS
 from primus_search.exploration.answer_values import Answer, Choice
 from primus_search.exploration.neighbours import Figures, OwnConfiguration
@@ -18,7 +18,6 @@ from primus_search.values.candidates import spoken
 COLUMNS, LINES = 80, 24
 LEAST_LINES = 16  # under a table of many clusters
 INDENT = 6
-TERA = 1e12
 _WHAT, _WHEN = 31, 27  # widths of the two columns of words; the figures take the rest
 
 

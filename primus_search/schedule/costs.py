@@ -1,7 +1,6 @@
 """What one micro-batch costs in each virtual stage, and between them."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,31 +84,24 @@ class Costs:
         copies = len(ranks) // n
         crosses = ranks[:-1] != ranks[1:]
         comm = np.zeros(len(ranks))
-        comm[:-1] = np.where(crosses, np.tile(np.append(self._hops(n), 0.0), copies)[:-1], 0.0)
-        arrays = {
-            "forward": np.tile(self._stages("forward", self.forward, n, virtual_stages), copies),
-            "backward": np.tile(self._stages("backward", self.backward, n, virtual_stages), copies),
-            "weight": np.tile(self._stages("weight", self.weight, n, virtual_stages), copies),
-            "activation": np.tile(self._activation(n, virtual_stages), copies),
-            "comm": comm,
-        }
+        hops = _spread("costs.comm", self.comm, n - 1, per="hop between virtual stages")
+        comm[:-1] = np.where(crosses, np.tile(np.append(hops, 0.0), copies)[:-1], 0.0)
+        own = {name: self._stages(name, n, virtual_stages) for name in ("forward", "backward", "weight")}
+        kept = 1.0 if self.activation is None else self.activation
+        own["activation"] = _spread("costs.activation", kept, n, parts=virtual_stages)
+        arrays = {name: np.tile(values, copies) for name, values in own.items()} | {"comm": comm}
         for values in arrays.values():
             values.setflags(write=False)
         return StageCosts(overlap=self.overlap, **arrays)
 
-    def _stages(self, name: Literal["forward", "backward", "weight"], given: ArrayLike, n: int, vpp: int) -> Floats:
+    def _stages(self, name: str, n: int, vpp: int) -> Floats:
+        given: ArrayLike = self.__getattribute__(name)
         out = _spread(f"costs.{name}", given, n, parts=vpp)
         if np.ndim(given) == 0:
             out[-1] += self.last_head_extra * float(np.asarray(given))
         elif self.last_head_extra:
             raise ScheduleError("costs.last_head_extra: only with scalar costs; an array already has its last stage")
         return out
-
-    def _hops(self, n: int) -> Floats:
-        return _spread("costs.comm", self.comm, n - 1, per="hop between virtual stages")
-
-    def _activation(self, n: int, vpp: int) -> Floats:
-        return _spread("costs.activation", 1.0 if self.activation is None else self.activation, n, parts=vpp)
 
 
 def _spread(name: str, given: ArrayLike, wanted: int, *, parts: int = 1, per: str = "virtual stage") -> Floats:

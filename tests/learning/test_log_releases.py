@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
-from primus_search.learning.log_table import GIB, MIB
+from primus_search.base.units import GIB, MIB
 from primus_search.learning.logged_job import with_assumptions
 from primus_search.learning.readers import read_log
 from primus_search.learning.reading import LogReading, MemoryKind

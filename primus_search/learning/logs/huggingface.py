@@ -8,9 +8,10 @@ from typing import Any
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_bytes
 from primus_search.base.guards.values import finite_number
+from primus_search.base.units import GIB
 from primus_search.learning import transcript
 from primus_search.learning.conclusion import conclude, gpus_of_batch
-from primus_search.learning.log_table import GIB, LogTable
+from primus_search.learning.log_table import LogTable
 from primus_search.learning.readers import refuse
 from primus_search.learning.reading import LogReading, MemoryKind, StepLine, steady
 from primus_search.learning.transcript import Transcript

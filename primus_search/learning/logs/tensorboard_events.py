@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.guards.values import finite_number
+from primus_search.base.units import GIB
 from primus_search.learning.conclusion import conclude
-from primus_search.learning.log_table import GIB
 from primus_search.learning.logs.megatron import SETTING_ARGUMENTS, megatron_facts
 from primus_search.learning.readers import refuse
 from primus_search.learning.reading import LogReading, MemoryKind, StepLine
