@@ -235,6 +235,15 @@ def test_what_a_run_on_rocm_goes_without_is_switched_off() -> None:
     assert stack.sharding.param_gather_overlap == 0.0
 
 
+@pytest.mark.parametrize(
+    "flags",
+    ["unfused rope; unfused swiglu", "no rope fusion; no swiglu fusion", "no rope_fusion; no activation fusion"],
+)
+def test_rotation_and_activation_are_unfused_in_any_words(flags: str) -> None:
+    kernels = switched(load_stack("megatron_lm"), run_of(gpu="H100", flags=flags), load_hardware("h100")).kernels
+    assert not (kernels.has_fused_rope or kernels.has_fused_activation)
+
+
 def test_a_configuration_of_primus_brings_its_switches() -> None:
     mi355x, plain = load_hardware("mi355x"), load_stack("primus_megatron")
     stack = switched(plain, run_of(gpu="MI355X", notes="primus gpt-oss"), mi355x)
