@@ -297,13 +297,12 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
         _activation(model, stack, np.where(is_joined, 0.0, routed * inner), Part.EXPERTS, Module.EXPERT_ACTIVATION),
         grouped(n=outer, k=inner, producer=Producer.ACTIVATION),
     ]
-    is_fused, is_torch = stack.kernels.has_fused_activation, stack.experts.permutation.startswith("indexed")
     if model.has_linear_bias:
-        sizes = routed * model.expert_hidden, gates * routed * inner
-        ops += _torch_biases(*sizes, is_fused) if is_torch else [_megatron_biases(sizes[0], s.local_experts)]
+        ops += _biases(stack, routed * model.expert_hidden, gates * routed * inner, s.local_experts)
     if model.activation_clamp:
+        is_torch = stack.experts.permutation.startswith("indexed")
+        passes = _TORCH_CLAMP[stack.kernels.has_fused_activation] if is_torch else _CLAMP
         elements = np.where(is_joined, 0.0, routed * inner)
-        passes = _TORCH_CLAMP[is_fused] if is_torch else _CLAMP
         ops.append(streamed(Part.EXPERTS, Module.EXPERT_ACTIVATION, elements, passes, ELEMENTWISE))
     if moe.latent_hidden:
         ops += latent_expert_operations(model, c, s)
@@ -312,23 +311,20 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
     return ops
 
 
-def _megatron_biases(outputs: Floats, experts: Floats) -> Traffic:
-    """Biases of the experts' down projections, added expert by expert."""
-    (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
-    kernels = (forward_each * experts + forward_once, backward_each * experts + backward_once)
-    moved = (_EXPERT_BIAS_BYTES[0] * outputs, _EXPERT_BIAS_BYTES[1] * outputs)
-    return Traffic(Part.EXPERTS, Module.EXPERTS, moved, kernels=kernels)
-
-
-def _torch_biases(outputs: Floats, inner: Floats, is_fused: bool) -> list[Operation]:
-    """Biases of both products, gathered by row and added; backward the gradients of the two gathers."""
-    of_output, of_inner, kernels = _TORCH_BIAS[is_fused]
+def _biases(stack: Stack, outputs: Floats, inner: Floats, experts: Floats) -> list[Operation]:
+    """Biases of a rank's experts: of down projections, added expert by expert, or of both products, gathered by row and
+    added, with the gradients of the two gathers."""
+    if not stack.experts.permutation.startswith("indexed"):
+        (forward_each, forward_once), (backward_each, backward_once) = _EXPERT_BIAS_KERNELS
+        kernels = (forward_each * experts + forward_once, backward_each * experts + backward_once)
+        moved = (_EXPERT_BIAS_BYTES[0] * outputs, _EXPERT_BIAS_BYTES[1] * outputs)
+        return [Traffic(Part.EXPERTS, Module.EXPERTS, moved, kernels)]
+    of_output, of_inner, launches = _TORCH_BIAS[stack.kernels.has_fused_activation]
     added = (of_output * outputs + of_inner * inner) * BF16_BYTES
     scattered = SCATTERED_ROWS * (outputs + inner) * BF16_BYTES
-    nothing = np.zeros_like(added)
     return [
-        Traffic(Part.EXPERTS, Module.EXPERTS, (added, nothing), kernels=(kernels, 0.0)),
-        Traffic(Part.EXPERTS, Module.EXPERTS, (nothing, scattered), (0.0, 2.0), (Stream.GATHER, Stream.GATHER)),
+        Traffic(Part.EXPERTS, Module.EXPERTS, (added, np.zeros_like(added)), (launches, 0.0)),
+        Traffic(Part.EXPERTS, Module.EXPERTS, (np.zeros_like(added), scattered), (0.0, 2.0), (Stream.GATHER,) * 2),
     ]
 
 
