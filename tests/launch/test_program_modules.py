@@ -132,6 +132,20 @@ def test_what_a_document_may_have_changed_is_not_at_its_default(folder: Path, te
     assert "depends on" in problems or "which no preset is" in problems
 
 
+def test_a_document_that_is_not_there_is_what_its_parts_depend_on(folder: Path) -> None:
+    text = "from omegaconf import OmegaConf\ncfg = OmegaConf.load('conf/absent.yaml')\n"
+    for batch in ("cfg.train.batch", "cfg['train']['batch']"):
+        (folder / "train.py").write_text(text + TRAIN.format(model="cfg.name", batch=batch))
+        with pytest.raises(InputError, match=r"depends on conf/absent.yaml, which is not beside the file: --args"):
+            read_experiment(folder / "train.py", 8)
+
+
+def test_a_call_counts_over_an_option_that_it_does_not_take(folder: Path) -> None:
+    options = "p = ArgumentParser()\np.add_argument('--gradient_accumulation_steps', default=8)\n"
+    (folder / "train.py").write_text(options + TRAIN.format(model="'gpt2'", batch="4"))
+    assert read_experiment(folder / "train.py", 8).global_batch_size == 64
+
+
 def test_modules_that_import_each_other_end(folder: Path) -> None:
     (folder / "train.py").write_text("from a import X\n" + TRAIN.format(model="X", batch="4"))
     (folder / "a.py").write_text("from b import X\nfrom b import f\ny = f()\n")
@@ -352,3 +366,40 @@ def test_a_program_that_names_a_document_or_takes_a_command_line_is_the_job_of_t
         read_experiment(path, 8)
     job = read_experiment(path, 8, arguments=["--per_device_train_batch_size", "4"])
     assert (job.model and job.model.name, job.row["micro_batch_size"], job.tuning) == ("gpt2", 4, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "accumulated"),
+    [
+        ("match KIND:\n    case 'a' | 'b':\n        n = 4\n    case _:\n        n = 2\n", 4),
+        ("match 'c':\n    case 'a':\n        n = 4\n    case 'c':\n        n = 2\n", 2),
+        ("def chosen():\n    if there():\n        return 8\n    return 2\nn = chosen()\n", 0),
+        ("def chosen():\n    if absent():\n        return None\n    return 2\nn = chosen()\n", 2),
+    ],
+)
+def test_branches_of_a_program_give_a_value_where_only_one_may_be_taken(
+    folder: Path, text: str, accumulated: int
+) -> None:
+    job = TRAIN.format(model="'gpt2'", batch="4").replace(
+        "gradient_accumulation_steps=2", "gradient_accumulation_steps=n"
+    )
+    (folder / "train.py").write_text(f"KIND = 'b'\n{text}{job}")
+    if accumulated:
+        assert read_experiment(folder / "train.py", 8).global_batch_size == 32 * accumulated
+        return
+    with pytest.raises(InputError, match=r"depends on there\(\): --args '--gradient_accumulation_steps ..'"):
+        read_experiment(folder / "train.py", 8)
+
+
+def test_a_loop_accumulates_as_often_as_its_optimizer_waits(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    step = "        if (i + 1) % EVERY == 0:\n            optimizer.step()\n"
+    path.write_text("EVERY = 4\n" + LOOP.format(sharding="fully_shard").replace("        optimizer.step()\n", step))
+    assert read_experiment(path, 8).global_batch_size == 64
+
+
+def test_a_program_that_trains_on_the_host_is_no_job_of_devices(folder: Path) -> None:
+    text = TRAIN.format(model="'gpt2'", batch="4").replace("bf16=True", "use_cpu=True")
+    (folder / "train.py").write_text(text)
+    with pytest.raises(InputError, match="trains on the host's processors"):
+        read_experiment(folder / "train.py", 8)

@@ -41,6 +41,7 @@ class PythonModule:
     body: list[ast.stmt] = field(default_factory=list)
     entered: set[str] = field(default_factory=set)
     guess: str = ""
+    guessed: list[tuple[str, Any]] = field(default_factory=list)
     depth: int = 0
     steps: int = 0
 
@@ -75,13 +76,16 @@ class PythonModule:
         scope |= self._bound(node, scope) | dict(zip(given, arguments, strict=False)) | dict(keywords or {})
         if node.args.kwarg is not None:
             scope[node.args.kwarg.arg] = {key: one for key, one in (keywords or {}).items() if key not in given}
+        before, self.guessed = self.guessed, []
         try:
             self._run(node.body, scope)
+            result = None
         except _Return as found:
-            return found.value
+            result = found.value
         finally:
             self.depth -= 1
-        return None
+            guessed, self.guessed = self.guessed, before
+        return next((Unknown(text) for text, one in guessed if one is not None and one != result), result)
 
     def _bound(self, node: ast.FunctionDef, scope: Mapping[str, Any]) -> dict[str, Any]:
         """What parameters have that no call gives, where that is not their default alone."""
@@ -98,8 +102,11 @@ class PythonModule:
 
     def _statement(self, node: ast.stmt, scope: dict[str, Any]) -> None:
         match node:
-            case ast.Return(value) if not self.guess:
-                raise _Return(None if value is None else self._value(value, scope))
+            case ast.Return(value):
+                found = None if value is None else self._value(value, scope)
+                if not self.guess:
+                    raise _Return(found)
+                self.guessed.append((self.guess, found))
             case ast.Assign(targets, value):
                 found = self._value(value, scope)
                 for target in targets:
@@ -117,6 +124,8 @@ class PythonModule:
                     self._run(body if answer else otherwise, scope)
                 else:
                     self._undecided(node, scope)
+            case ast.Match(subject, cases):
+                self._run(_as_tests(subject, cases), scope)
             case ast.For(target, over, body):
                 self._loop(target, self._value(over, scope), body, scope)
             case ast.With(items, body):
@@ -268,8 +277,8 @@ class PythonModule:
                     return self._value(body if answer else otherwise, scope)
             case ast.Subscript(of, key):
                 owner, at = self._value(of, scope), self._value(key, scope)
-                if isinstance(owner, CallRecord):  # one of several alike
-                    return owner
+                if isinstance(owner, CallRecord) or (isinstance(owner, Unknown) and owner.is_whole):
+                    return owner  # one of several alike
                 is_there = isinstance(owner, list | str) and isinstance(at, int) and -len(owner) <= at < len(owner)
                 if is_there or (isinstance(owner, dict) and isinstance(at, str | int) and at in owner):
                     return owner[at]
@@ -371,6 +380,24 @@ WRAPPED = ("Partial", "Config", "partial")
 
 SPREAD = "**"
 """The keyword of a call that stands for those which only a run has."""
+
+
+def _as_tests(subject: ast.expr, cases: Sequence[ast.match_case]) -> list[ast.stmt]:
+    """The branches of a `match` as those of tests one after the other; patterns that no test says have no answer."""
+    left: list[ast.stmt] = []
+    for one in reversed(cases):
+        match one.pattern:
+            case ast.MatchAs(None):
+                test: ast.expr = ast.Constant(True)
+            case ast.MatchValue(value):
+                test = ast.Compare(subject, [ast.Eq()], [value])
+            case ast.MatchOr(patterns) if all(isinstance(part, ast.MatchValue) for part in patterns):
+                words = [part.value for part in patterns if isinstance(part, ast.MatchValue)]
+                test = ast.Compare(subject, [ast.In()], [ast.List(words)])
+            case _:
+                test = ast.Name("match")
+        left = [ast.If(ast.BoolOp(ast.And(), [test, one.guard]) if one.guard else test, one.body, left)]
+    return left
 
 
 def unknown(node: ast.AST) -> Unknown:

@@ -19,6 +19,8 @@ from primus_search.files.python.python_values import CallRecord, Name, Unknown
 
 ARGUMENTS = "Arguments"
 """The name of the calls that stand for options of a command line with their defaults."""
+ACCUMULATED = "accumulated"
+"""The name of the calls that stand for a step of the optimizer once in so many micro-batches."""
 WORLD = "get_world_size"
 """The function, and the option, that has the number of processes."""
 SELF = Unknown("self")
@@ -129,6 +131,8 @@ class Program(PythonModule):
                 return self._named(Name(f"{of}.{name}", folders)) if found is None else found
             case dict():
                 return owner.get(name, Unknown(name))
+            case Unknown(is_whole=True):
+                return owner
             case str() if name in ("parent", "name", "stem"):
                 return str(getattr(PurePosixPath(owner), name))
             case CallRecord() if name not in owner.fields and owner.last in self.built:
@@ -226,6 +230,10 @@ class Program(PythonModule):
                 PythonModule._statement(self, node, scope)
 
     def _undecided(self, node: ast.If, scope: dict[str, Any]) -> None:
+        for one in ast.walk(node.test):
+            match one:
+                case ast.Compare(ast.BinOp(_, ast.Mod(), by), [ast.Eq()], [ast.Constant(0)]) if _steps(node.body):
+                    self.made.append(CallRecord(ACCUMULATED, (), {"steps": self._value(by, scope)}))
         before, self.guess = self.guess, ast.unparse(node.test)[:80]
         self._run([*node.body, *node.orelse], scope)
         self.guess = before
@@ -280,7 +288,7 @@ class Program(PythonModule):
     def _loaded(self, name: str) -> Any:
         """What a document beside the program holds; `Unknown` where it is not there."""
         found = self.load(self.path.parent, name)
-        return Unknown(f"{name}, which is not beside the file") if found is None else found
+        return Unknown(f"{name}, which is not beside the file", is_whole=True) if found is None else found
 
     def _method(self, name: str, owner: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         if name == "add_argument" and arguments:
@@ -372,6 +380,11 @@ def _reflected(name: str, owner: Any, arguments: Sequence[Any]) -> Any:
         fields[key] = arguments[1] if arguments[1:] else None
         return None
     return key in fields if name == "hasattr" else fields.get(key, *arguments[1:2])
+
+
+def _steps(body: Sequence[ast.stmt]) -> bool:
+    """Whether an optimizer takes a step there."""
+    return any("optim" in ast.unparse(one) and ".step(" in ast.unparse(one) for one in body)
 
 
 def _opened(record: CallRecord) -> CallRecord:

@@ -54,6 +54,8 @@ class Unknown:
     """A value that only a run has, as it is written."""
 
     text: str
+    is_whole: bool = False
+    """Whether its parts are it, as those of a document that is not there."""
 
 
 def is_open(value: Any) -> TypeGuard[Unknown | CallRecord | Name]:

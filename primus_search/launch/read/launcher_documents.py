@@ -86,7 +86,8 @@ def of_program(
     names = [("", *call.name.split("."))[-2:] for call in made]
     called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
     left = [MOST_VALUES]
-    given = _once([*_of_calls(made), *_of_configuration(made)])
+    of_line, others = ([call for call in made if (call.name == ARGUMENTS) is one] for one in (True, False))
+    given = _once(list(_of_calls(of_line))) | _once([*_of_calls(others), *_of_configuration(others)])
     return called | {key: _as_document(one, left) for key, one in given.items()}
 
 
@@ -132,7 +133,10 @@ def calls_of(
     options: dict[str, Any] = {}
     for _ in range(2):
         program = Program.of(path, text, load=load or loaded, options={**options, **flags}, flags=flags)
-        made = program.entered_at(entry) if entry else program.started(program.options, flags)
+        try:
+            made = program.entered_at(entry) if entry else program.started(program.options, flags)
+        except RecursionError:
+            raise ValueError("calls of its modules nest deeper than programs that are read") from None
         given, of_line = (
             _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
             for one in (False, True)

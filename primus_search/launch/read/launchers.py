@@ -248,7 +248,8 @@ def of_given(
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
     spread = [given[SPREAD]] if SPREAD in given else []
     values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
-    of_program = [*(given[key] for key in launcher.lora.numbers if key in given), *([name] if not model else [])]
+    tuned = (*launcher.lora.numbers, *(launcher.lora.bases if holds(given, launcher.lora.when) else ()))
+    of_program = [*(given[key] for key in tuned if key in given), *([name] if not model else [])]
     _refuse_unknown(launcher, given, [*values, *(of_program if launcher.calls else [])], line)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
@@ -318,7 +319,7 @@ def _open_keys(launcher: Launcher, given: Settings, missing: Collection[str]) ->
     """The options that give what counts of a program and depends on what no option of its own has."""
     for key, value in given.items():
         is_open = any(name in missing for name in UNSET.findall(str(value))) and key not in (SPREAD, *launcher.model)
-        if is_open and (key in launcher.lora.numbers or _counts(launcher, key)):
+        if is_open and (key in (*launcher.lora.numbers, *launcher.lora.bases) or _counts(launcher, key)):
             yield f"--{key}"
 
 
