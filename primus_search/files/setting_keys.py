@@ -11,7 +11,8 @@ def setting_keys() -> frozenset[str]:
     from primus_search.files.framework_files import load_framework
 
     known = known_keys("megatron")
-    spelled = (load_framework(name).spelled for name in ("megatron", "primus", "nemo"))
+    contracts = map(load_framework, ("megatron", "primus", "nemo"))
+    spelled = (one.spelled.union(one.ignored) for one in contracts)
     positive = (key for key in known.effects if not key.startswith("no_"))
     return frozenset(known.read_beside).union(
         known.renamed, known.translated, (f"no_{key}" for key in positive), *spelled

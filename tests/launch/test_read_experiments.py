@@ -242,6 +242,14 @@ def test_what_another_key_means_is_judged_under_its_own_name(tmp_path: Path) -> 
         space_of(start(path, "mi355x", 2), [], None, "")
 
 
+@pytest.mark.parametrize("key", load_framework("primus").ignored)
+def test_a_key_that_a_contract_ignores_is_no_unknown_one_of_a_model(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "experiment.yaml"
+    module = {"framework": "megatron", "config": "pre_trainer.yaml", "model": "language_model.yaml"}
+    path.write_text("modules: " + json.dumps({"pre_trainer": module | {"overrides": PRIMUS_BASE | {key: True}}}))
+    assert start(path, "mi355x", 2).experiment.model is not None
+
+
 def test_no_key_of_torchtitan_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
 
