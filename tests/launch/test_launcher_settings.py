@@ -605,3 +605,22 @@ def test_options_that_a_script_may_be_started_with_are_left_out_without_them(tmp
         if (one := read_experiment(path, 8, None, given).model)
     ]
     assert layers == [36, 64]
+
+
+@pytest.mark.parametrize(("stage", "sharding"), [(0, "none"), (1, "distributed_optimizer"), (3, "fsdp2")])
+def test_the_stage_that_a_document_has_wins_over_what_its_name_says(stage: int, sharding: str, tmp_path: Path) -> None:
+    (tmp_path / "zero2.json").write_text(f'{{"zero_optimization": {{"stage": {stage}}}}}')
+    assert (
+        job(tmp_path, "train.yaml", "finetuning_type: full\ndeepspeed: zero2.json\n" + TRAINER).row["sharding"]
+        == sharding
+    )
+
+
+def test_a_micro_batch_that_does_not_divide_the_batch_of_a_replica_is_said(tmp_path: Path) -> None:
+    text = "recipe: TrainFinetuneRecipe\nstep_scheduler: {global_batch_size: 64, local_batch_size: 8}\n"
+    text += "model: {pretrained_model_name_or_path: meta-llama/Llama-3.2-1B}\ndistributed: {strategy: fsdp2}\n"
+    (tmp_path / "a.yaml").write_text(text)
+    found = [read_experiment(tmp_path / "a.yaml", gpus) for gpus in (8, 64)]
+    assert [one.row["micro_batch_size"] for one in found] == [8, 1]
+    said = "micro_batch_size = 1: 8 do not divide a replica's share of the batch"
+    assert [said in one.assumed for one in found] == [False, True]

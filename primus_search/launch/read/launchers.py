@@ -264,7 +264,11 @@ def of_given(
         if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length")
     }
     found |= {key: value for key, (value, _) in assumed.items()}
+    asked = sized(launcher, given, found, 0, loaded).get(MICRO_BATCH)
     found |= sized(launcher, given, found, started.gpus or world, loaded)
+    has = found.get(MICRO_BATCH, asked)
+    is_less = str(asked).isdecimal() and int(str(has)) < int(str(asked))
+    lowered = [f"{MICRO_BATCH} = {has}: {asked} do not divide a replica's share of the batch"] if is_less else []
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         found |= {name: 2 * whole(name, found[name], least=1) for name in (BATCH, MICRO_BATCH) if name in found}
     found = {key: _as_script_words(value) for key, value in found.items()}
@@ -287,6 +291,7 @@ def of_given(
                 for key in by_default
             ),
             *(full_rows(packing) or read.assumed),
+            *lowered,
             *launcher.notes,
         ),
     )
@@ -407,7 +412,7 @@ def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[
     notes: list[str] = []
     elsewhere = {PROGRAM, f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
     elsewhere |= {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
-    for key, value in given.items():
+    for key, value in sorted(given.items(), key=lambda one: not _CONFIGURES.search(one[0])):  # what it has wins
         if meanings := launcher.translated.get(key):
             meant = next((one for words, one in meanings.items() if fits(value, words)), None)
             found |= {k: value if v == VALUE else v for k, v in (meant or {}).items()}
