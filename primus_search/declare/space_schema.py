@@ -27,7 +27,7 @@ SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class LoraFile(_Strict):

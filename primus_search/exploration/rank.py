@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -33,7 +32,7 @@ def ranked(funnel: Funnel, collected: Collected) -> tuple[ClusterResult, ...]:
 def _cluster_result(funnel: Funnel, cluster: int, found: Findings) -> ClusterResult:
     enumerator, least, shortlist = funnel.enumerators[cluster], funnel.space.search.min_fit, found.shortlist
     parts = (shortlist.top, shortlist.frontier, shortlist.grouped.rows)
-    every = _projected(funnel, cluster, reduce(np.union1d, (part.indices for part in parts)))
+    every = _projected(funnel, cluster, np.unique(np.concatenate([part.indices for part in parts])))
     removed = Counter(enumerator.removed)
     removed.update(found.removed)
     order, choice = list(enumerator.reasons), funnel.space.clusters[cluster]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic_core import core_schema
 
 from primus_search.base.guards.values import LARGEST
@@ -94,7 +94,7 @@ def mapping_of(texts: str, wholes: str = "", numbers: str = "", **others: Any) -
     """The type of a mapping that has these keys, whatever else it has."""
     kinds: dict[str, Any] = dict.fromkeys(texts.split(), str) | others
     kinds |= dict.fromkeys(wholes.split(), WHOLE) | dict.fromkeys(numbers.split(), NUMBER)
-    return create_model("_Mapping", **kinds)
+    return create_model("_Mapping", __config__=ConfigDict(defer_build=True), **kinds)
 
 
 _WORDS: Mapping[str, str] = {

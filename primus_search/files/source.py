@@ -225,13 +225,14 @@ class _Builder:
                     built = self.build(base, keys)
                     merged |= built if isinstance(built, dict) else {}
                 continue
-            line = self.lines.setdefault((*keys, key), key_node.start_mark.line + 1)
-            value = self.build(value_node, (*keys, key))
+            place = (*keys, key)
+            line = self.lines.setdefault(place, key_node.start_mark.line + 1)
+            value = self.build(value_node, place)
             is_other = own.get(key, value) != value
             own[key] = value
             if is_other and not self.keeps_last:
                 what = f"duplicate key with another value than on line {line}; keep one"
-                self.problems.append(Problem(self._where(key_node, (*keys, key)), what))
+                self.problems.append(Problem(self._where(key_node, place), what))
         return merged | own
 
     def _scalar(self, node: yaml.Node) -> Any:

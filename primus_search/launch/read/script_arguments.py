@@ -12,12 +12,6 @@ from primus_search.files.shell.shell_variables import MARK, MOST_TEXT
 from primus_search.launch.refusals import variables_of
 from primus_search.launch.world import world_of
 
-FLAGS = {
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
-    "apply_rope_fusion": "rope_fusion",
-}
-"""Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
-
 LISTS = (
     "spec", "recompute_modules", "offload_modules", "cuda_graph_modules", "cuda_graph_scope", "data_path",
     "hierarchical_context_parallel_sizes", "rampup_batch_size",

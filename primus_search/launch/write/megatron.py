@@ -17,7 +17,6 @@ from primus_search.files.source import Document
 from primus_search.launch.contract import setting, settings_of, translated
 from primus_search.launch.decided import deciding_settings, had_otherwise
 from primus_search.launch.read.megatron import GROUP, LEVELS, RANK_TOKENS
-from primus_search.launch.read.script_arguments import FLAGS
 from primus_search.launch.refusals import refused
 from primus_search.launch.workload_settings import workload_settings
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
@@ -29,6 +28,12 @@ from primus_search.schedule.algorithms.interleaved import group_size
 from primus_search.values.knobs import CpComm
 from primus_search.values.machine.framework import NOTHING, Framework
 from primus_search.values.model import Model
+
+FLAGS = {
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "apply_rope_fusion": "rope_fusion",
+}
+"""Arguments that the command line spells otherwise than the configuration (ModelParallelConfig:434)."""
 
 
 def arguments(job: LaunchJob) -> dict[str, dict[str, Any]]:
