@@ -89,14 +89,14 @@ def arguments_of(job: LaunchJob) -> dict[str, Any]:
 
 def model_settings(job: LaunchJob) -> dict[str, Any]:
     """The sizes of the job's model; True is a bare switch. Raises `Inexpressible` where Megatron cannot say them."""
-    said = arguments_of(job)
-    read = read_back(job.model, said)
+    written = arguments_of(job)
+    read = read_back(job.model, written)
     lost = read if isinstance(read, list) else unsaid(job.model, read)
     lost += refused_constants(job)
     if lost:
         what = f"{job.framework.title} has no arguments for parts of {job.model.name}: {', '.join(lost)}"
         raise Inexpressible(what)
-    return said
+    return written
 
 
 def edits(job: LaunchJob, settings: Mapping[str, Any], beside: Mapping[str, Any] = NOTHING) -> list[str]:
@@ -104,9 +104,9 @@ def edits(job: LaunchJob, settings: Mapping[str, Any], beside: Mapping[str, Any]
 
     And what the framework has otherwise than the search that priced the job, under the settings of its file.
     """
-    said = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
+    document = Document("arguments", megatron_keys(job.model, arguments_of(job)) | dict(beside))
     started = job.model.towers if job.framework.options.get("towers") else ()
-    read = replace(job.model, constants=of_megatron(Fields.of(said, said.data)), towers=started)
+    read = replace(job.model, constants=of_megatron(Fields.of(document, document.data)), towers=started)
     return unsaid_constants(job.model, read) + priced_otherwise(job, settings)
 
 
@@ -118,10 +118,10 @@ def priced_otherwise(job: LaunchJob, settings: Mapping[str, Any]) -> list[str]:
     )
 
 
-def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
+def read_back(model: Model, written: Mapping[str, Any]) -> Model | list[str]:
     """The model of some arguments, or what is wrong with them."""
     try:
-        return from_document(Document("arguments", megatron_keys(model, said)), Path("arguments"))
+        return from_document(Document("arguments", megatron_keys(model, written)), Path("arguments"))
     except InputError as error:
         return [problem.what for problem in error.problems]
 
@@ -129,43 +129,43 @@ def read_back(model: Model, said: Mapping[str, Any]) -> Model | list[str]:
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     """Every argument this candidate sets in the words of the job's framework."""
     framework, row, workload = job.framework, job.row, job.workload
-    said: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
-    said |= settings_of(framework, row, has_experts=job.model.is_moe)
+    written: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
+    written |= settings_of(framework, row, has_experts=job.model.is_moe)
     if row["cuda_graph"] == "partial" and not job.model.is_moe:  # of a hybrid stack
-        said |= framework.spellings["cuda_graph"].reads["partial"][-1]
+        written |= framework.spellings["cuda_graph"].reads["partial"][-1]
     if job.model.is_single_block:
         pass  # the stages stand in the pattern of layers
     elif job.layout is not None:
-        said[framework.spellings["pipeline_layout"].key] = job.layout
+        written[framework.spellings["pipeline_layout"].key] = job.layout
     elif row["vpp"] > 1:
-        said[framework.spellings["vpp"].key] = row["vpp"]
+        written[framework.spellings["vpp"].key] = row["vpp"]
     if row["schedule"] == "interleaved" and job.microbatches % row["pp"]:
-        said.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
+        written.setdefault(GROUP, group_size(job.microbatches, row["pp"]))
     exchange = job.cluster.stack.communication.cp_comm
     if row["cp"] > 1 and row["cp_comm"] == "stack" and exchange != "p2p":  # by default: TransformerConfig cp_comm_type
-        said |= setting(framework.spellings["cp_comm"], exchange)
+        written |= setting(framework.spellings["cp_comm"], exchange)
     inner = CpComm[row["cp_comm"].upper()].inner_ranks
     if inner:
-        said[LEVELS] = [inner, row["cp"] // inner]
+        written[LEVELS] = [inner, row["cp"] // inner]
     if row["hybrid_cp"]:
-        said[RANK_TOKENS] = workload.seq_length // row["cp"]
+        written[RANK_TOKENS] = workload.seq_length // row["cp"]
     if row["sharding"] == "hsdp":
-        said[framework.spellings["shard_group"].key] = job.num_copies
+        written[framework.spellings["shard_group"].key] = job.num_copies
     decided = deciding_settings(
         framework, job.cluster.stack, row, has_experts=job.model.is_moe, ranks=job.dp * row["cp"]
     )
     of_model = constant_settings(job.model)
     decided = {key: value for key, value in decided.items() if of_model.get(key) != value}
-    if row["overlap_grad_reduce"] and said.get("use_distributed_optimizer"):
+    if row["overlap_grad_reduce"] and written.get("use_distributed_optimizer"):
         decided.setdefault("overlap_param_gather", True)
-    return decided | said | workload_settings(job) | _recompute(job)
+    return decided | written | workload_settings(job) | _recompute(job)
 
 
 def _recompute(job: LaunchJob) -> dict[str, Any]:
     knobs, row = job.framework.spellings, job.row
-    said = setting(knobs["recompute"], row["recompute"])
+    written = setting(knobs["recompute"], row["recompute"])
     if row["recompute"] == "full":
-        said |= dict(knobs["recompute_method"].values[row["recompute_method"]])
+        written |= dict(knobs["recompute_method"].values[row["recompute_method"]])
         # Uniform in groups of one layer recomputes every layer; block counts the layers of a virtual stage.
-        said[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
-    return said
+        written[knobs["recompute_num_layers"].key] = row["recompute_num_layers"] or 1
+    return written
