@@ -82,7 +82,7 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     "reinforce.sh": (
         RL2 + "ppo rollout.train.prompts_per_rollout=128 rollout.train.responses_per_prompt=8 actor.cp_size=2 "
         "rollout.train.sampling_params.max_new_tokens=8192 actor.model_name=Qwen/Qwen2.5-7B actor.update_per_rollout=4 "
-        "actor.max_length_per_device=8192",
+        "actor.max_length_per_device=8192 rollout.env_path=envs/orz.py",
         {"seq_length": 8192, "batch": 256, "micro_batch_size": 2, "cp": 2},
     ),
     "older.sh": (
@@ -190,7 +190,7 @@ def test_a_configuration_that_is_not_there_is_not_the_launchers_own(tmp_path: Pa
     (own / "sft_trainer.yaml").write_text("model: {partial_pretrain: google/gemma-2b-it}\ndata: {max_length: 1024}\n")
     path = tmp_path / "run.sh"
     path.write_text("torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer --config_path=/x/sft.yaml\n")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="settings stand in a YAML or TOML that is not beside it"):
         read_experiment(path)
 
 
@@ -199,10 +199,15 @@ def test_trainings_by_documents_that_differ_are_several(tmp_path: Path) -> None:
     for name, length in (("a", 512), ("b", 4096), ("c", 512)):
         (tmp_path / f"{name}.yaml").write_text(tune.format(length))
     path = tmp_path / "run.sh"
-    for runs, said in (("ab", r"cutoff_len \(512, 4096\)"), ("da", r"configuration \(d.yaml, none\)")):
-        path.write_text("".join(f"llamafactory-cli train {one}.yaml\n" for one in runs))
-        with pytest.raises(InputError, match=f"several trainings, which differ in .*{said}"):
-            read_experiment(path)
+    path.write_text("llamafactory-cli train a.yaml\nllamafactory-cli train b.yaml\n")
+    with pytest.raises(InputError, match=r"several trainings, which differ in cutoff_len \(512, 4096\)"):
+        read_experiment(path)
+    path.write_text("".join(f"accelerate launch --config_file {one}.yaml sft.py {TUNE}\n" for one in ("x", "y")))
+    with pytest.raises(InputError, match=r"several trainings, which differ in configuration \(x.yaml, y.yaml\)"):
+        read_experiment(path)
+    path.write_text("llamafactory-cli train a.yaml\nllamafactory-cli train --cutoff_len 9 --finetuning_type full\n")
+    with pytest.raises(InputError, match=r"several trainings, which differ in cutoff_len \(512, 9\)"):
+        read_experiment(path)
     path.write_text("llamafactory-cli train a.yaml\nllamafactory-cli train c.yaml\n")
     assert read_experiment(path).seq_length == 512
 

@@ -82,7 +82,7 @@ def _of_script(
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
-    runs = [one for one in runs if _has_keys(launcher, dict(command_settings(one)))] or runs
+    runs = [one for one in runs if _has_keys(launcher, _said(path, one))] or runs
     own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
@@ -91,7 +91,9 @@ def _of_script(
     for key, value in command_settings(words):
         given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
     modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
-    if program := next((Path(word).stem for word in words if word.endswith(".py")), modules[-1] if modules else ""):
+    if program := next(
+        (Path(word).stem for word in words if word.endswith(".py") and "=" not in word), modules[-1] if modules else ""
+    ):
         given[PROGRAM] = program
     given = _beneath(path, launcher, given) | given
     return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
@@ -141,14 +143,18 @@ def _counts(launcher: Launcher, key: str) -> bool:
     return key in named or _bare(launcher, key) in settings_read(launcher.contract)
 
 
+def _said(path: Path, words: list[str]) -> dict[str, Any]:
+    """Settings of a command over those of documents beside the file that it names."""
+    return _named_beside(path, [word.rpartition("=")[2] for word in words]) | dict(command_settings(words))
+
+
 def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> None:
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
     given: list[dict[str, str]] = []
     for words in runs if len(runs) > 1 else ():
-        names = [word.rpartition("=")[2] for word in words]
-        settings = _named_beside(path, names) | dict(command_settings(words))
-        settings = {key: value for key, value in settings.items() if _counts(launcher, key)}
-        absent = [one for one in names if one.endswith((".yaml", ".yml")) and not beside(path.parent, one)]
+        settings = {key: value for key, value in _said(path, words).items() if _counts(launcher, key)}
+        named = (word.rpartition("=")[2] for word in words if word.endswith((".yaml", ".yml")))
+        absent = [one for one in named if not beside(path.parent, one)]
         given.append(
             {key: str(value) for key, value in settings.items()} | ({CONFIGURATION: absent[0]} if absent else {})
         )
