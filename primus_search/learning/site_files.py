@@ -8,9 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, tried
 from primus_search.declare.record_table import read_records, write_records
 from primus_search.files.hardware_files import load_hardware, load_stack, site_of
 from primus_search.files.learned_stacks import RUNS_ENDING
@@ -102,8 +103,6 @@ def _runs(readings: Readings, beside: SaidBeside, base: str | None) -> list[Meas
 
 def needed(readings: Readings, beside: SaidBeside, base: str | None) -> Sequence[Problem]:
     """What `learn_from` would ask for of these readings."""
-    try:
-        _runs(readings, beside, base)
-    except InputError as error:
-        return error.problems
-    return ()
+    problems: list[Problem] = []
+    tried(partial(_runs, readings, beside, base), problems)
+    return problems

@@ -36,13 +36,13 @@ from torch.distributed.fsdp import fully_shard
 from primus_search.base.cores import available_cores
 from primus_search.base.errors import PrimusSearchError
 from primus_search.base.guards.files import cache_folder, write_whole
-from primus_search.base.units import in_readable_unit
-from primus_search.cost.laws.attention import BACKWARD_FLOPS as BACKWARD_ATTENTION
+from primus_search.base.units import TERA, in_readable_unit
+from primus_search.cost.laws.attention import BACKWARD_FLOPS
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.files.evidence_files import tables_of
 from primus_search.files.source import written
 from primus_search.measure.device.device_info import cpu_name, resident_bytes
-from primus_search.measure.device.device_table import TERA, to_csv
+from primus_search.measure.device.device_table import to_csv
 from primus_search.measure.modules.shard import COUNTED_BYTES
 from primus_search.measure.modules.streams import Sizes, both_passes, memory_law, rates, stream_seconds
 from primus_search.measure.rank_group import RankJob, exchange, failure_of, join, leave, run_jobs, there_and_back
@@ -280,7 +280,7 @@ def rows_of(figures: dict[str, Any], count: int, source: str) -> list[dict[str, 
         shape = {"kind": "attention", "batch": batch, "heads": heads, "seq": seq, "head_dim": dim, "causal": "true"}
         flops = 2.0 * batch * heads * seq * seq * dim
         rows.append(shape | {"op": "fwd_torch_sdpa", "value": flops / t["forward"]})
-        rows.append(shape | {"op": "bwd_torch_sdpa", "value": BACKWARD_ATTENTION * flops / t["backward"]})
+        rows.append(shape | {"op": "bwd_torch_sdpa", "value": BACKWARD_FLOPS * flops / t["backward"]})
     for row in rows:
         row |= {"unit": "TFLOP/s", "value": row["value"] / TERA}
     for op, seconds in figures["links"].items():

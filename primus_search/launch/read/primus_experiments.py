@@ -9,11 +9,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from primus_search.base.errors import InputError, Problem
+from primus_search.base.errors import InputError, Problem, tried
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
@@ -116,7 +117,8 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     framework = load_framework("primus")
     settings = experiment_settings(document, path)
     found, origin = translated(framework, settings)
-    loaded, problems = (model, ()) if model else _model_of(document, path)
+    problems: list[Problem] = []
+    loaded = model or tried(partial(from_document, document, path), problems)
     row, keys = candidate_words(framework, found, loaded, world)
     keys |= known_keys(framework.keys).read_beside
     overrides = module.get("overrides") or {}
@@ -127,7 +129,7 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
     unread = whole_names.keys() - lora.read
     own |= {key.rpartition(".")[2]: whole_names[key] for key in sorted(unread) if key.partition(".")[0] in sections}
-    made = experiment_of(path, framework, row, found, own, keys, (loaded, problems), origin=origin)
+    made = experiment_of(path, framework, row, found, own, keys, (loaded, tuple(problems)), origin=origin)
     written = {key: value for key, value in settings.items() if key not in sections} | variables_of(os.environ)
     return replace(made, written=written, tuning=tuning or trained)
 
@@ -175,10 +177,3 @@ def _trainer(document: Document) -> dict[str, Any]:
     overrides = module.get("overrides") or {}
     must_be_mapping(document, overrides, ("modules", name, "overrides"))
     return module
-
-
-def _model_of(document: Document, path: Path) -> tuple[Model | None, tuple[Problem, ...]]:
-    try:
-        return from_document(document, path), ()
-    except InputError as error:
-        return None, error.problems

@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from primus_search.base.units import TERA
+from primus_search.cost.laws.attention import BACKWARD_FLOPS
 from primus_search.files.source import read
 from primus_search.measure import rank_group
 from primus_search.measure.device.device_info import CPU, CUDA, TORCH_NAMES, describe
@@ -150,8 +152,6 @@ def sweep_family(payload: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "missing": missing}
 
 
-TERA = 1e12
-BACKWARD_ATTENTION = 2.5  # five products against two, as in cost/laws/attention.py
 PASSES = ("fwd", "bwd")
 FP8_MULTIPLE = 16  # of every dimension, which torch's scaled product asks for
 _FATAL = ("illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address")
@@ -271,7 +271,7 @@ def _attentions(sweep: ShapeSweep, device: str) -> Iterator[ShapeEntry]:
         shape |= {"heads": heads if heads == kv_heads else f"{heads}/{kv_heads}"}
         flops = 2.0 * batch * heads * (dim + v_dim) * seq * seq / 2.0
         ops = ("fwd_torch_sdpa", "bwd_torch_sdpa")
-        yield from _entries(shape, ops, (flops, BACKWARD_ATTENTION * flops), _attention, sizes)
+        yield from _entries(shape, ops, (flops, BACKWARD_FLOPS * flops), _attention, sizes)
 
 
 def _attention(is_backward: bool, batch: int, heads: int, kv_heads: int, seq: int, dim: int, v_dim: int) -> Call:
