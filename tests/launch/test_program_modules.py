@@ -391,6 +391,17 @@ def test_branches_of_a_program_give_a_value_where_only_one_may_be_taken(
         read_experiment(folder / "train.py", 8)
 
 
+def test_a_loop_that_splits_sequences_has_degrees_that_are_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    for starts in (
+        "apply_seq_parallel_monkey_patch('zigzag_ring_attn', 'llama')\n",
+        "parser.add_argument('--parallel_mode', choices=['ulysses_attn'])\n",
+    ):
+        path.write_text(LOOP.format(sharding="fully_shard") + starts)
+        with pytest.raises(InputError, match=r"degrees of a loop of its own are not read: give --set tp=.. or cp=.."):
+            read_experiment(path, 8)
+
+
 def test_a_loop_accumulates_as_often_as_its_optimizer_waits(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     step = "        if (i + 1) % EVERY == 0:\n            optimizer.step()\n"
@@ -398,8 +409,27 @@ def test_a_loop_accumulates_as_often_as_its_optimizer_waits(tmp_path: Path) -> N
     assert read_experiment(path, 8).global_batch_size == 64
 
 
+def test_adapters_of_a_checkpoint_are_not_read_as_all_weights(folder: Path) -> None:
+    text = TRAIN.format(model="'gpt2'", batch="4")
+    start = (
+        "from peft import PeftModel\nmodel = PeftModel.from_pretrained(model, 'saves/sft', is_trainable=True)\ngiven ="
+    )
+    (folder / "train.py").write_text(text.replace("given =", start))
+    with pytest.raises(InputError, match="adapters of a checkpoint are trained, whose rank"):
+        read_experiment(folder / "train.py", 8)
+
+
 def test_a_program_that_trains_on_the_host_is_no_job_of_devices(folder: Path) -> None:
     text = TRAIN.format(model="'gpt2'", batch="4").replace("bf16=True", "use_cpu=True")
     (folder / "train.py").write_text(text)
     with pytest.raises(InputError, match="trains on the host's processors"):
         read_experiment(folder / "train.py", 8)
+
+
+def test_a_program_that_is_not_read_says_which_options_it_requires(tmp_path: Path) -> None:
+    text = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--config-file', required=True)\n"
+    (tmp_path / "run.py").write_text(
+        f"{text}p.add_argument('--seed', default=1)\nStarter(p.parse_args().config_file).train()\n"
+    )
+    with pytest.raises(InputError, match=r"wants arguments: primus-search project FILE --args '--config_file ..'$"):
+        read_experiment(tmp_path / "run.py")

@@ -25,7 +25,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.adapters import NotModelled
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.launcher_documents import ENDS, documents_of, options_of
+from primus_search.launch.read.launcher_documents import ENDS, documents_of, options_of, required_of
 from primus_search.launch.read.launchers import launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
@@ -84,7 +84,8 @@ def read_experiment(
                 path, text = job, given
                 break
     if reader is None:
-        raise InputError([Problem(shown(path), not_read(path, text))])
+        required = required_of(path, text) if path.suffix == ".py" and not arguments else ""
+        raise InputError([Problem(shown(path), not_read(path, text) + required)])
     with readable(shown(path)):
         try:
             if path.suffix in OVERRIDDEN or (isinstance(reader, partial) and not is_shell):

@@ -172,6 +172,18 @@ def options_of(path: Path, text: str, flags: Mapping[str, Any]) -> dict[str, Any
     }
 
 
+def required_of(path: Path, text: str) -> str:
+    """The line that gives a program the options that it requires; empty where it requires none."""
+    try:
+        given = [one for call in calls_of(path, text, {}) if call.name == ARGUMENTS for one in call.fields.values()]
+    except ValueError:
+        return ""
+    names = dict.fromkeys(one.text for one in given if isinstance(one, Unknown) and one.text[:2] == "--")
+    return (
+        f"; it wants arguments: primus-search project FILE --args '{' .. '.join([*names, ''])[:-1]}'" if names else ""
+    )
+
+
 def loaded(folder: Path, name: str) -> Any:
     """The sections of a document beside a program; None where there is none."""
     file = _document(folder, name)
