@@ -74,6 +74,11 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         f"torchrun --nproc_per_node 8 sft.py {TUNE} --use_gradient_checkpointing",
         {"recompute": "full"},
     ),
+    "verl.sh": (
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=32 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+        {"gpus": 8, "batch": 32},
+    ),
     "limo.sh": (
         RL2 + "sft data.train.max_length=16384 data.train.batch_size=32 actor.model_name=Qwen/Qwen2.5-7B-Instruct "
         "actor.cp_size=4 actor.max_length_per_device=8192",
@@ -229,3 +234,18 @@ def test_a_configuration_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
 def test_a_switch_that_is_off_leaves_no_adapters(given: str, task: str | None, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 train.py {TUNE} {given}")
     assert read_experiment(tmp_path / "run.sh").tuning.get("task") == task
+
+
+def test_a_batch_without_a_value_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(
+        "SIZE=$(wc -l < hosts)\ndeepspeed examples/train_sft.py --pretrain Qwen/Qwen2-7B --max_len 512 --zero_stage 3 "
+        "--micro_train_batch_size 2 --train_batch_size --bf16\n"
+    )
+    with pytest.raises(InputError, match="global_batch_size: no value: set what the file takes it from"):
+        read_experiment(tmp_path / "run.sh")
+
+
+def test_adapters_of_swifts_grpo_are_on_every_product(tmp_path: Path) -> None:
+    command = "swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --tuner_type lora --max_length 512"
+    (tmp_path / "run.sh").write_text(f"{command} --max_completion_length 512")
+    assert read_experiment(tmp_path / "run.sh").tuning["lora"]["modules"] == ["all-linear"]

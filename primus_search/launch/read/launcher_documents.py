@@ -5,7 +5,7 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from primus_search.files.python.python_values import CallRecord, Name, Unknown, 
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.files.source import parse
+from primus_search.launch.read.script_arguments import command_settings
 
 ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
 MOST_PARENTS = 8
@@ -33,6 +34,24 @@ def settings_of(path: Path, text: str) -> dict[str, Any]:
     for _ in range(MOST_PARENTS):
         given = {key: _filled(key, value, given) for key, value in given.items()}
     return given
+
+
+AUTO = "auto"
+"""What a configuration of DeepSpeed has where the Trainer's own arguments count."""
+
+
+def named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:
+    """Settings of the documents beside a file that are named."""
+    documents = [str(name) for name in names if str(name).endswith((".yaml", ".yml", ".json"))]
+    known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
+    files = [file for name in known if (file := beside(path.parent, name))]
+    found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
+    return {key: value for one in found for key, value in one.items() if value != AUTO}
+
+
+def said_by(path: Path, words: list[str]) -> dict[str, Any]:
+    """Settings of a command over those of documents beside the file that it names."""
+    return named_beside(path, [word.rpartition("=")[2] for word in words]) | dict(command_settings(words))
 
 
 def _filled(key: str, value: Any, given: Mapping[str, Any]) -> Any:

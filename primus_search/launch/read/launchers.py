@@ -8,7 +8,7 @@ them (`Launcher`); nothing here knows a launcher. A key that no table has is lis
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -30,7 +30,14 @@ from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
 from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
-from primus_search.launch.read.launcher_documents import ENDS, of_program, settings_of, written
+from primus_search.launch.read.launcher_documents import (
+    ENDS,
+    named_beside,
+    of_program,
+    said_by,
+    settings_of,
+    written,
+)
 from primus_search.launch.read.launcher_formulas import (
     BATCH,
     MICRO_BATCH,
@@ -82,11 +89,11 @@ def _of_script(
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
-    runs = [one for one in runs if _has_keys(launcher, _said(path, one))] or runs
+    runs = [one for one in runs if _has_keys(launcher, said_by(path, one))] or runs
     own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
-    documents = _named_beside(path, [word.rpartition("=")[2] for word in words])
+    documents = named_beside(path, [word.rpartition("=")[2] for word in words])
     given = own | documents
     for key, value in command_settings(words):
         given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
@@ -97,15 +104,6 @@ def _of_script(
         given[PROGRAM] = program
     given = _beneath(path, launcher, given) | given
     return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
-
-
-def _named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:
-    """Settings of the documents beside a file that are named."""
-    documents = [str(name) for name in names if str(name).endswith((".yaml", ".yml", ".json"))]
-    known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
-    files = [file for name in known if (file := beside(path.parent, name))]
-    found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
-    return {key: value for one in found for key, value in one.items() if value != AUTO}
 
 
 def _has_keys(launcher: Launcher, given: Settings) -> bool:
@@ -143,16 +141,11 @@ def _counts(launcher: Launcher, key: str) -> bool:
     return key in named or _bare(launcher, key) in settings_read(launcher.contract)
 
 
-def _said(path: Path, words: list[str]) -> dict[str, Any]:
-    """Settings of a command over those of documents beside the file that it names."""
-    return _named_beside(path, [word.rpartition("=")[2] for word in words]) | dict(command_settings(words))
-
-
 def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> None:
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
     given: list[dict[str, str]] = []
     for words in runs if len(runs) > 1 else ():
-        settings = {key: value for key, value in _said(path, words).items() if _counts(launcher, key)}
+        settings = {key: value for key, value in said_by(path, words).items() if _counts(launcher, key)}
         named = (word.rpartition("=")[2] for word in words if word.endswith((".yaml", ".yml")))
         absent = [one for one in named if not beside(path.parent, one)]
         given.append(
@@ -167,8 +160,6 @@ def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> No
 
 CONFIGURATION = "configuration"
 """Under which a document that a command names, and that is not beside the file, is told apart from others."""
-AUTO = "auto"
-"""What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 PROGRAM = "program or file"
 """The key under which a table finds the name of the Python file or module that a command starts, or of the document."""
 
@@ -200,7 +191,7 @@ def read_launcher(
         )
         given = {PROGRAM: path.stem, **own, **flags}
         runs, variables, guessed = [list[str]()], dict[str, str](), list[str]()
-        given = _named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
+        given = named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
         given = _beneath(path, launcher, given) | given
     else:
         script = bash.followed(text, os.environ, path.parent)
@@ -213,7 +204,7 @@ def read_launcher(
             )
             raise ValueError(f"wants arguments: {line}" if line else left if script.left else how)
     _refuse_several(path, launcher, runs)
-    started = _world(launcher, given, runs[-1], variables, path.parent)
+    started = _world(launcher, {**launcher.defaults, **given}, runs[-1], variables, path.parent)
     named = ((key, str(value)) for key, value in given.items() if _CONFIGURES.search(key))
     absent = [name for _, name in named if name.endswith(ENDS) and not beside(path.parent, name)]
     read = of_given(path, launcher, given, world, model, of_contract, started, line)
@@ -269,6 +260,10 @@ def of_given(
         for key, row in launcher.assumed.items()
         if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length")
     }
+    if bare := [key for key in SIZES if found.get(key) is True]:
+        raise ValueError(
+            f"{', '.join(bare)}: no value: set what the file takes it from (NAME=value before the command)"
+        )
     found |= {key: value for key, (value, _) in assumed.items()}
     asked = sized(launcher, given, found, 0, loaded).get(MICRO_BATCH)
     found |= sized(launcher, given, found, started.gpus or world, loaded)
