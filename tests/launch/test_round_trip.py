@@ -165,6 +165,19 @@ def test_context_groups_by_document_are_written_and_read(framework: str, hardwar
     assert not any("context" in one or "seqlen" in one for one in read.not_modelled)
 
 
+@pytest.mark.parametrize("exchange", ["p2p", "a2a", "all_gather"])
+def test_an_exchange_of_context_that_is_the_stacks_own_comes_back(exchange: str, tmp_path: Path) -> None:
+    axes = {"cp": 2, "pp": 1, "tp": 2, "cp_comm": "stack", "sharding": "distributed_optimizer"}
+    workload = {"seq_length": 8192, "global_batch_size": 64}
+    given = {"model": "llama3_8b", "hardware": "h100", "nodes": 2, "framework": "megatron"}
+    space = make_space(given | {"workload": workload, "space": axes})
+    job = next(jobs(space, 1))
+    job = replace(job, cluster=replace(job.cluster, stack=with_numbers(job.cluster.stack, {"cp_comm": exchange})))
+    drawn = RandomJob(job=job, lengths=tmp_path / "lengths.txt", recipe="", hardware="h100")
+    assert not differences(drawn, tmp_path)
+    assert ("--cp-comm-type" in launch_files(job).texts["megatron.sh"]) == (exchange != "p2p")
+
+
 def test_each_value_of_a_workload_is_written_or_stands_under_edit(tmp_path: Path) -> None:
     """Every field but those that size a step, those of adapters, and whether towers are trained, a setting."""
     sized = {"seq_length", "global_batch_size", "adapters", "trains_towers", "policy"}

@@ -248,8 +248,8 @@ def of_type(kind: str, value: Any) -> list[Any]:
         return [abs(value) * 2 or 2, 1 if abs(value) > 1 else 3, abs(value) + 1000]
     if kind in ("int", "float"):
         return [2, 3, 1000] if kind == "int" else [0.5, 3.0]
-    if kind == "pattern" and isinstance(value, list):  # a window: tokens to the left, to the right
-        return [[value[0] * 2 + 2, *value[1:]]]
+    if kind == "pattern" and isinstance(value, list):  # a flag for each layer; a window: tokens to the left, the right
+        return [[1 - value[0] if {*value} <= {0, 1} else value[0] * 2 + 2, *value[1:]]]
     if isinstance(value, list) or kind.startswith("list"):
         return [value[:-1]] if value else [[2, 2] if kind == "list[int]" else ["x"]]
     return ["other"]

@@ -265,11 +265,11 @@ def of_given(
             f"{', '.join(bare)}: no value: set what the file takes it from (NAME=value before the command)"
         )
     found |= {key: value for key, (value, _) in assumed.items()}
-    asked = sized(launcher, given, found, 0, loaded).get(MICRO_BATCH)
+    wanted = sized(launcher, given, found, 0, loaded).get(MICRO_BATCH)
     found |= sized(launcher, given, found, started.gpus or world, loaded)
-    has = found.get(MICRO_BATCH, asked)
-    is_less = str(asked).isdecimal() and int(str(has)) < int(str(asked))
-    lowered = [f"{MICRO_BATCH} = {has}: {asked} do not divide a replica's share of the batch"] if is_less else []
+    has = found.get(MICRO_BATCH, wanted)
+    is_less = str(wanted).isdecimal() and int(str(has)) < int(str(wanted))
+    lowered = [f"{MICRO_BATCH} = {has}: {wanted} do not divide a replica's share of the batch"] if is_less else []
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         found |= {name: 2 * whole(name, found[name], least=1) for name in (BATCH, MICRO_BATCH) if name in found}
     found = {key: _as_script_words(value) for key, value in found.items()}
