@@ -346,6 +346,15 @@ def test_gradients_of_images_are_not_averaged_under_context_parallelism() -> Non
     assert [off in one for one in texts] == [False, True]
 
 
+def test_caches_of_data_without_a_path_are_left_off() -> None:
+    """perf_recipes/gpt_oss/common.py:114 of Megatron-Bridge, whose data a person gives; mock data have no cache."""
+    job = nemo_jobs("gpt_oss_20b", 1)[0]
+    texts = [launch_files(replace(job, recipe=one)).texts["nemo.sh"] for one in
+             ("gpt_oss_20b_pretrain_8gpu_b300_nvfp4", "gpt_oss_20b_pretrain_16gpu_h100_fp8mx")]  # fmt: skip
+    off = ("dataset.fast_cache_load=false", "dataset.defer_npy_index_mmap=false")
+    assert [[word in one for word in off] for one in texts] == [[True, True], [False, False]]
+
+
 def test_graphs_of_mixers_of_a_hybrid_stack_need_no_experts() -> None:
     """Recipes of Nemotron-H have them; graphs of attention alone are not priced in a model of one kind of layer."""
     start_of = start(Path("nemotronh_56b_pretrain_64gpu_b200_fp8cs"), "b200", 0)
