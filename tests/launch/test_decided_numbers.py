@@ -61,6 +61,13 @@ def test_formats_of_state_are_those_of_the_file(settings: dict[str, object], hel
     assert tuple(found[f"{name}_bytes"] for name in ("gradient", "master_weight", "moment")) == held
 
 
+@pytest.mark.parametrize(("job", "held"), [({}, 4.0), ({"bf16": True}, 2.0), ({"fp16": True}, 2.0)])
+def test_gradients_of_megatron_fsdp_are_in_the_type_of_the_weights(job: dict[str, object], held: float) -> None:
+    row, given = ROW | {"sharding": "megatron_fsdp"}, {"use_megatron_fsdp": True, **job}
+    found = decided_numbers(MEGATRON, row, given, has_experts=False)
+    assert found["sharded_gradient_bytes"] == found["shard_gradient_bytes"] == held
+
+
 @pytest.mark.parametrize("is_aware", [False, True])
 def test_masters_leave_with_an_optimizer_that_is_precision_aware(is_aware: bool) -> None:
     hosted = decided_numbers(

@@ -63,6 +63,7 @@ ILLEGAL = {
     "--deterministic-mode --tp-comm-overlap": "deterministic_overlap",
     "--transformer-impl inference_optimized": "layers_for_inference",
     "--replication": "copies_of_checkpoints",
+    "--inference-fuse-tp-communication": "fused_for_inference",
 }
 
 
