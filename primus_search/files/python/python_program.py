@@ -19,6 +19,8 @@ from primus_search.files.python.python_values import CallRecord, Name, Unknown
 
 ARGUMENTS = "Arguments"
 """The name of the calls that stand for options of a command line with their defaults."""
+DOCUMENT = "document"
+"""The name of the calls that stand for a document that is loaded: the folder of the module, its name there."""
 ACCUMULATED = "accumulated"
 """The name of the calls that stand for a step of the optimizer once in so many micro-batches."""
 WORLD = "get_world_size"
@@ -288,6 +290,7 @@ class Program(PythonModule):
     def _loaded(self, name: str) -> Any:
         """What a document beside the program holds; `Unknown` where it is not there."""
         found = self.load(self.path.parent, name)
+        self.made.append(CallRecord(DOCUMENT, (self.path.parent, name)))
         return Unknown(f"{name}, which is not beside the file", is_whole=True) if found is None else found
 
     def _method(self, name: str, owner: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:

@@ -22,10 +22,11 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
+from primus_search.files.python.python_values import CallRecord
 from primus_search.files.source import shown
 from primus_search.launch.adapters import NotModelled
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.launcher_documents import ENDS, documents_of, options_of, required_of
+from primus_search.launch.read.launcher_documents import ENDS, calls_of, documents_of, options_of, required_of
 from primus_search.launch.read.launchers import launcher_of, read_launcher
 from primus_search.launch.read.megatron_experiments import (
     LEAST_ARGUMENTS,
@@ -79,13 +80,14 @@ def read_experiment(
         reader = _reader_of(path, started + text, arguments)
         if reader is None and is_shell and (called := called_in(path, text)):
             reader = _reader_of(path, started + text + called)
-        for job, given in _named_by(path, text, arguments) if reader is None and path.suffix == ".py" else ():
+        is_program = reader is None and path.suffix == ".py"
+        made = _calls_of(path, text, arguments) if is_program else []
+        for job, given in _named_by(path, text, arguments, made) if is_program else ():
             if reader := _reader_of(job, given, arguments):
                 path, text = job, given
                 break
     if reader is None:
-        required = required_of(path, text) if path.suffix == ".py" and not arguments else ""
-        raise InputError([Problem(shown(path), not_read(path, text) + required)])
+        raise InputError([Problem(shown(path), not_read(path, text) + (required_of(made) if not arguments else ""))])
     with readable(shown(path)):
         try:
             if path.suffix in OVERRIDDEN or (isinstance(reader, partial) and not is_shell):
@@ -105,18 +107,25 @@ def _opened(path: Path) -> tuple[Path, str]:
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
 
 
-def _named_by(path: Path, text: str, arguments: Sequence[str]) -> Iterator[tuple[Path, str]]:
+def _calls_of(path: Path, text: str, arguments: Sequence[str]) -> list[CallRecord]:
+    """The calls of a program in Python; none of one that is not followed."""
+    with suppress(ValueError):
+        return calls_of(path, text, dict(command_settings([*arguments])))
+    return []
+
+
+def _named_by(
+    path: Path, text: str, arguments: Sequence[str], made: Sequence[CallRecord]
+) -> Iterator[tuple[Path, str]]:
     """What a program in Python takes its job from: a document beside it, else the command that starts it, with the
     defaults of its own options (Megatron's are not in the file that is started)."""
     flags = dict(command_settings([*arguments]))
-    with suppress(ValueError):
-        for file in documents_of(path, text, flags):
-            yield file, read_text(file, most=MAX_TABLE_BYTES)
-        own = {} if "megatron" in text or not arguments else options_of(path, text, flags)
+    yield from ((file, read_text(file, most=MAX_TABLE_BYTES)) for file in documents_of(path, made, flags))
+    is_megatron = "megatron" in text
+    if arguments and (is_megatron or not re.search(key_table("python_names")["shards"], text)):
+        own = {} if is_megatron else options_of(made)
         words = [f"--{key}={value}" for key, value in own.items() if key not in flags]
-        command = f"python {path.name} {shlex.join([*words, *arguments])}\n"
-        shards = re.search(key_table("python_names")["shards"], text) and "megatron" not in text
-        yield from [(path.with_name(f"{path.name}:command"), command)] if arguments and not shards else []
+        yield path.with_name(f"{path.name}:command"), f"python {path.name} {shlex.join([*words, *arguments])}\n"
 
 
 def _reader_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Callable[..., Experiment] | None:

@@ -5,7 +5,7 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
 from primus_search.files.python.python_module import SPREAD, PythonModule
-from primus_search.files.python.python_program import ARGUMENTS, Program
+from primus_search.files.python.python_program import ARGUMENTS, DOCUMENT, Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
@@ -145,13 +145,11 @@ def _entry(text: str, flags: dict[str, Any], *, needs_name: bool) -> str:
     return named if named in names else names[0] if names else ""
 
 
-def calls_of(
-    path: Path, text: str, flags: Mapping[str, Any], entry: str = "", load: Callable[[Path, str], Any] | None = None
-) -> list[CallRecord]:
+def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -> list[CallRecord]:
     """The calls of a program that is followed twice, with the documents beside it that it loads."""
     options: dict[str, Any] = {}
     for _ in range(2):
-        program = Program.of(path, text, load=load or loaded, options={**options, **flags}, flags=flags)
+        program = Program.of(path, text, load=loaded, options={**options, **flags}, flags=flags)
         try:
             made = program.entered_at(entry) if entry else program.started(program.options, flags)
         except RecursionError:
@@ -165,38 +163,24 @@ def calls_of(
     return made
 
 
-def documents_of(path: Path, text: str, flags: Mapping[str, Any]) -> list[Path]:
+def documents_of(path: Path, made: Sequence[CallRecord], flags: Mapping[str, Any]) -> list[Path]:
     """The documents beside a program that it loads, or that are the default of one of its options."""
-    names: list[tuple[Path, str]] = []
-
-    def noted(folder: Path, name: str) -> Any:
-        names.append((folder, name))
-        return loaded(folder, name)
-
-    for call in calls_of(path, text, flags, load=noted):
-        given = call.fields.values() if call.name == ARGUMENTS else ()
-        names += [(path.parent, one) for one in (*given, *flags.values()) if isinstance(one, str)]
+    names = [call.arguments for call in made if call.name == DOCUMENT]
+    options = (one for call in made if call.name == ARGUMENTS for one in call.fields.values())
+    names += [(path.parent, one) for one in (*options, *flags.values()) if isinstance(one, str)]
     found = (_document(*one) for one in names)
     return list(dict.fromkeys(one for one in found if one and one.suffix != ".py"))
 
 
-def options_of(path: Path, text: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+def options_of(made: Sequence[CallRecord]) -> dict[str, Any]:
     """The options of a program's command line that have a default, classes that its parsers fill among them."""
-    made = (call for call in calls_of(path, text, flags) if call.last.endswith(("Arguments", "Args")))
-    return {
-        key: one
-        for call in made
-        for key, one in call.fields.items()
-        if isinstance(one, str | int | float) and one != ""
-    }
+    pairs = (pair for call in made if call.last.endswith(("Arguments", "Args")) for pair in call.fields.items())
+    return {key: one for key, one in pairs if isinstance(one, str | int | float) and one != ""}
 
 
-def required_of(path: Path, text: str) -> str:
+def required_of(made: Sequence[CallRecord]) -> str:
     """The line that gives a program the options that it requires; empty where it requires none."""
-    try:
-        given = [one for call in calls_of(path, text, {}) if call.name == ARGUMENTS for one in call.fields.values()]
-    except ValueError:
-        return ""
+    given = (one for call in made if call.name == ARGUMENTS for one in call.fields.values())
     names = dict.fromkeys(one.text for one in given if isinstance(one, Unknown) and one.text[:2] == "--")
     return (
         f"; it wants arguments: primus-search project FILE --args '{' .. '.join([*names, ''])[:-1]}'" if names else ""
