@@ -48,6 +48,11 @@ def test_positions_are_those_of_the_model_file(tmp_path: Path) -> None:
     assert not refused("primus", {**written, "max_position_embeddings": "$POSITIONS"}, 8, 9)
 
 
+def test_what_a_model_file_sets_and_is_not_priced_is_named(tmp_path: Path) -> None:
+    notes = read_experiment(experiment(tmp_path, "llama4_17B128E")).not_modelled
+    assert any(one.startswith("moe_shared_expert_overlap: True (not priced: faster") for one in notes)
+
+
 def test_a_file_beside_the_experiment_wins(tmp_path: Path) -> None:
     (tmp_path / "llama3.1_8B.yaml").write_text("extends: [llama3_8B.yaml]\nnum_layers: 4\n")
     found = read_experiment(experiment(tmp_path, "llama3.1_8B.yaml"))

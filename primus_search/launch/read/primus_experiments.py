@@ -126,7 +126,8 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     whole_names = flattened(filled(document, overrides))
     tuning = tuning_in(whole_names, lora)
     sections = {key.partition(".")[0] for key in lora.read}
-    own = {key: value for key, value in found.items() if origin.get(key, key) in overrides and key not in sections}
+    named = overrides.keys() | framework.effects.keys()  # what is not priced of Primus' own files, too
+    own = {key: value for key, value in found.items() if origin.get(key, key) in named and key not in sections}
     unread = whole_names.keys() - lora.read
     own |= {key.rpartition(".")[2]: whole_names[key] for key in sorted(unread) if key.partition(".")[0] in sections}
     made = experiment_of(path, framework, row, found, own, keys, (loaded, tuple(problems)), origin=origin)
