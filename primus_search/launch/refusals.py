@@ -68,6 +68,7 @@ class Release:
     below  path of the checks that it runs of those; what a job does not give, its classes decide: rows that read it are
            left out
     given  between a setting and its value in its files; empty for a command line, whose flags cures are written in
+    checks  whether its parser refuses a word that is none of an argument's choices in settings without a flag, too
     """
 
     arguments: str
@@ -75,6 +76,7 @@ class Release:
     short: str = ""
     below: str = ""
     given: str = ""
+    checks: bool = False
 
 
 RELEASES: Mapping[str, tuple[Release, ...]] = {
@@ -82,8 +84,8 @@ RELEASES: Mapping[str, tuple[Release, ...]] = {
         Release(arguments=f"megatron@{core}", rows=(("megatron", core),)) for core in ("core_0.20", "core_0.16")
     ),
     "torchtitan": tuple(
-        Release(arguments=f"torchtitan@{at}", rows=(("torchtitan", at),), short="torchtitan")
-        for at in ("0.3.0", "0.2.2")
+        Release(arguments=f"torchtitan@{at}", rows=(("torchtitan", at),), short="torchtitan", checks=checks)
+        for at, checks in (("0.3.0", True), ("0.2.2", False))  # of 0.2.2 words in a TOML are as they stand
     ),
     "nemo": (
         Release(
@@ -231,7 +233,7 @@ def resolved_start(
         if _is_unknown(value):
             continue
         try:
-            settings[key] = typed(table[key], value, is_parsed=bool(table[key].flags) or release.short == "torchtitan")
+            settings[key] = typed(table[key], value, is_parsed=bool(table[key].flags) or release.checks)
         except ValueError as error:
             source = f"arguments of {release.arguments}"
             problems.append(Refusal(key, str(error), "write one", source))

@@ -103,6 +103,12 @@ def test_a_word_that_torchtitans_parser_does_not_have_is_not_priced(flags: str, 
         space_of(start(path, "h100", 0), [], None, "")
 
 
+def test_words_in_a_toml_are_as_they_stand() -> None:
+    given = {"training.mixed_precision_reduce": "bfloat16", "parallelism.fsdp_reshard_after_forward": "sometimes"}
+    assert not refused("torchtitan@0.2.2", given, 8, 9)
+    assert len(refused("torchtitan@0.3.0", given, 8, 9)) == 2
+
+
 def test_a_refusal_names_numbers_and_the_nearest_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         flags = "--pipeline-model-parallel-size 4 --num-layers 46"
