@@ -196,6 +196,15 @@ def test_groups_of_experts_of_a_command_limit_routing(tmp_path: Path) -> None:
     assert limits == [(0, 0), (2, 1)]
 
 
+@pytest.mark.parametrize(("given", "etp"), [("", 1), (" model.expert_tensor_parallel_size=4", 4)])
+def test_experts_beside_expert_parallelism_are_whole_unless_a_command_splits_them(
+    given: str, etp: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"python run_recipe.py --recipe qwen35_vl_35b_a3b_pretrain_8gpu_h100_bf16_mock_config{given}\n")
+    assert read_experiment(script, 32).row["etp"] == etp
+
+
 def test_an_overlap_that_runs_of_a_stack_do_not_tell_is_named(tmp_path: Path) -> None:
     script, name = tmp_path / "run.sh", "llama31_405b_pretrain_128gpu_gb200_fp8cs_config"
     for word, is_named in (("true", False), ("false", True)):

@@ -137,7 +137,7 @@ PRIMUS_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
     ("use_torch_fsdp2",): {"use_distributed_optimizer": False},
     ("data_parallel_replicate_degree",): {"use_torch_fsdp2": True, "use_distributed_optimizer": False},
     ("use_megatron_fsdp",): {"data_parallel_sharding_strategy": "optim_grads_params"},
-    ("data_parallel_sharding_strategy",): {"use_megatron_fsdp": True},
+    ("data_parallel_sharding_strategy", "megatron_fsdp_main_params_dtype"): {"use_megatron_fsdp": True},
     ("enable_primus_turbo", "use_turbo_deepep", "use_turbo_grouped_gemm"): {
         "use_turbo_deepep": True, "use_turbo_grouped_gemm": True,
     },

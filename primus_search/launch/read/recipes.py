@@ -120,6 +120,8 @@ def of_recipe(
     settings, adapters = {**of_length, **kept, **changed}, keys_of(framework)
     tuning = tuning_in(settings, adapters) or (SFT if mode_of(one.name) in ("sft", "lora") else {})
     settings = {key: value for key, value in settings.items() if key not in adapters.read}
+    if settings.get(GRID[0]) is None and count_of(settings, GRID[1]) > 1:
+        settings[GRID[0]] = 1  # models/transformer_config.py _set_moe_expert_tensor_parallel_default
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
     read = replace(read, tuning=tuning, assumed=(*read.assumed, *one.idle, *([other] if other else [])))
     if any(key.startswith("freeze_vision") for key in recipe.settings):
