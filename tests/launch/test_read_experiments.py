@@ -274,7 +274,9 @@ MEGATRON_CONTEXTS: dict[tuple[str, ...], dict[str, Any]] = BESIDE_SWITCHES | {
     ("fp8_recipe", "fp8_param_gather", "tp_only_amax_red"): {"fp8_format": "hybrid"},
     ("fp4_recipe",): {"fp4_format": "e2m1"},
     ("recompute_modules",): {"recompute_granularity": "selective", "recompute_num_layers": None},
-    ("num_distributed_optimizer_instances", "data_parallel_sharding_strategy"): {"use_megatron_fsdp": True},
+    ("num_distributed_optimizer_instances", "data_parallel_sharding_strategy", "megatron_fsdp_main_params_dtype"): {
+        "use_megatron_fsdp": True,
+    },
     ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"): {
         "multi_latent_attention": True,
     },
