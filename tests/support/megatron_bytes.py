@@ -323,10 +323,18 @@ def is_whole(job: RandomJob) -> bool:
     )
 
 
+def has_stages(job: RandomJob) -> bool:
+    """Whether layers are counted for ends of a pipeline alone; of one stage Megatron builds no more than these."""
+    names = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    return job.settings.get("pipeline_model_parallel_size", 1) > 1 or job.settings.keys().isdisjoint(names)
+
+
 def legal_jobs(judge: Megatron, release: str, count: int, seed: int, most: int) -> Iterator[RandomJob]:
     """Random jobs that Megatron starts, with at most so many experts on a rank: each takes milliseconds to build."""
     every = jobs(release, 40 * count, seed, of_bytes=True)
-    small = (job for job in every if experts_of_rank(job) <= most and has_rounds(job) and is_whole(job))
+    small = (
+        job for job in every if experts_of_rank(job) <= most and has_rounds(job) and is_whole(job) and has_stages(job)
+    )
     return islice((one for one in small if judge.verdict(one.argv, one.world, one.environment).accepted), count)
 
 
