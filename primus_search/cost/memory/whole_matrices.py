@@ -8,7 +8,7 @@ Formula: empty of a chunk = shards * fullest shard - its matrices; of the first,
 the most.
 Source: NVIDIA/Megatron-LM d98e8a64 core/distributed/distributed_data_parallel.py (buckets of the first pipeline rank's
 first chunk alone).
-Valid: matrices of experts apart from each other (no single grouped weight).
+Valid: gradients reduced beside backward; matrices of experts apart from each other (no single grouped weight).
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def empty_room(model: Model, stack: Stack, s: Share) -> Iterator[tuple[str, Mode
     is_dealt = deals_matrices(stack, s)
     if not is_dealt.any():
         return
-    most = np.where(s.has_buckets, bucket_params(stack, s.shards.astype(int), s.shards), np.inf)
+    most = bucket_params(stack, s.shards.astype(int), s.shards)
     for unit, of_experts, shards in (
         ("attention_present", False, s.shards),
         ("experts_present", True, s.expert_shards),
