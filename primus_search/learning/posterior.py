@@ -16,7 +16,7 @@ decide. Peaks of memory count in the weights through one factor per hypothesis. 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -57,6 +57,8 @@ NEGLIGIBLE = 0.05
 """Weight of a hypothesis over that of the first below which it is left out of projections."""
 
 BISECTIONS = 40
+
+_Of = TypeVar("_Of")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +177,15 @@ class Posterior:
     def take(self, kept: Sequence[int]) -> "Posterior":
         """That of some hypotheses, of which one is true."""
         weights = self.weights[list(kept)]
-        of_each = ("hypotheses", "moved", "shared", "joint", "peak_errors")
-        parts: dict[str, Any] = {name: tuple(self.__getattribute__(name)[i] for i in kept) for name in of_each}
-        return replace(self, weights=weights / weights.sum(), **parts)
+        return replace(
+            self,
+            weights=weights / weights.sum(),
+            hypotheses=_taken(self.hypotheses, kept),
+            moved=_taken(self.moved, kept),
+            shared=_taken(self.shared, kept),
+            joint=_taken(self.joint, kept),
+            peak_errors=_taken(self.peak_errors, kept),
+        )
 
     def peaks(self, logs: Floats) -> "Mixture":
         """The mixture over log-peaks of rows, given each hypothesis' projected ones (hypotheses, rows)."""
@@ -233,6 +241,11 @@ class Mixture:
             is_below = self.weights @ ndtr((middle - self.means) / sigma) < share
             low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
         return np.asarray(0.5 * (low + high))
+
+
+def _taken(own: Sequence[_Of], kept: Sequence[int]) -> tuple[_Of, ...]:
+    """What some hypotheses have, in the order of their indices."""
+    return tuple(own[i] for i in kept)
 
 
 def lines_of(stacks: Sequence[Stack], references: Sequence[Reference]) -> tuple[Lines, ...]:

@@ -182,9 +182,8 @@ def required_of(made: Sequence[CallRecord]) -> str:
     """The line that gives a program the options that it requires; empty where it requires none."""
     given = (one for call in made if call.name == ARGUMENTS for one in call.fields.values())
     names = dict.fromkeys(one.text for one in given if isinstance(one, Unknown) and one.text[:2] == "--")
-    return (
-        f"; it wants arguments: primus-search project FILE --args '{' .. '.join([*names, ''])[:-1]}'" if names else ""
-    )
+    line = " ".join(f"{name} .." for name in names)
+    return f"; it wants arguments: primus-search project FILE --args '{line}'" if names else ""
 
 
 def loaded(folder: Path, name: str) -> Any:
