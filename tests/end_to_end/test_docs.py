@@ -159,3 +159,13 @@ def test_an_example_that_is_not_run_says_why() -> None:
                 assert not example.commands or example.is_run or (reason != example.mark and reason), (
                     f"{page.name}:{example.line} is neither marked to run nor says why not"
                 )
+
+
+@pytest.mark.in_turn
+@pytest.mark.slow
+def test_the_screen_in_readme_is_what_the_main_job_prints(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIMUS_SEARCH_HOME", str(folder / "home"))
+    shown = list(examples(ROOT / "README.md"))
+    words, screen = shown[0].commands[0], shown[1].body
+    code, output = run([*words, "--out", "RUN"])
+    assert (code, output[: len(screen)]) == (0, screen)
