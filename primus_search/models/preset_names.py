@@ -4,7 +4,7 @@ model_named("meta-llama/Llama-3.1-8B-Instruct", {})      # the preset llama3.1_8
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from primus_search.files.known_keys import key_table
@@ -21,7 +21,7 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     plain = {bare: held for one, held in hub.items() if (bare := _bare(one)) not in hub}
     dotted = re.sub(r"(?<=\d)(?:___|_(?=\db))(?=\d)", ".", tail)  # ModelScope's folders and types
     tries = (tail, tail.rpartition("--")[2], tail.partition("_")[2], dotted)  # of caches, behind the owner
-    words = [word for one in tries for word in (one, _bare(one))]
+    words = [word for one in tries for word in _stripped(one)]
     found = next((one for word in words if (one := hub.get(word) or plain.get(word))), "")
     if not found:
         called = next((called for one in tries if (called := _bare(one).replace("-", "_")) in known), "")
@@ -30,9 +30,10 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
 
 
 def named_after(name: str) -> str:
-    """The last part of the name of a preset's model, with its size, that a name begins with; empty where none does.
+    """The last part of the name of a preset's model, with its size, that a name has; empty where it has none.
 
-    What is trained further keeps its layers: `Qwen3-0.6B-Reverse-Text-SFT` is Qwen3-0.6B.
+    What is trained further keeps its layers: `Qwen3-0.6B-Reverse-Text-SFT` is Qwen3-0.6B, `Hermes-3-Llama-3.1-8B`
+    Llama-3.1-8B.
     """
     return _named_after(_tail(name), _hub_names(presets()))
 
@@ -50,8 +51,20 @@ def preset_in(text: str) -> str:
     return next((hub[word] for word in words if word in hub), "")
 
 
+_CACHED = re.compile(r"(?:^|/)models--([\w.-]{1,80}?)--([\w.-]{1,120})(?:/|$)")
+"""The folder of a model in the hub's cache, snapshots below it."""
+
+
 def _tail(name: str) -> str:
-    return name.strip().rstrip("/").rpartition("/")[2].lower()
+    cached = _CACHED.search(name)
+    return (cached[2] if cached else name.strip().rstrip("/").rpartition("/")[2]).lower()
+
+
+def _stripped(tail: str) -> Iterator[str]:
+    """A name, and what is left of it without one after another of the ends that leave its sizes as they are."""
+    yield tail
+    while (found := _pattern("kinds", r"[-_](?:{})$").search(tail)) and found.start():
+        yield (tail := tail[: found.start()])
 
 
 def _bare(tail: str) -> str:
@@ -66,9 +79,9 @@ def _hub_names(known: Mapping[str, Preset]) -> dict[str, str]:
 
 def _named_after(tail: str, hub: Mapping[str, str]) -> str:
     others = _pattern("other_sizes", "{}")
-    starts = [one for one in hub if tail.startswith(f"{one}-") and re.search(r"\d[bm]", one)]
-    starts = [one for one in starts if not others.search(tail.removeprefix(one))]
-    return max(starts, key=len, default="") if _bare(tail) not in hub else ""
+    inside = [one for one in hub if f"-{one}-" in f"-{tail}-" and re.search(r"\d[bm]", one)]
+    inside = [one for one in inside if not others.search(f"-{tail}-".replace(f"-{one}-", "-", 1))]
+    return max(inside, key=len, default="") if not any(one in hub for one in _stripped(tail)) else ""
 
 
 @lru_cache

@@ -116,6 +116,53 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         "--model_name meta-llama/Llama-2-7b-hf --pure_bf16",
         {"gpus": 2, "model": "llama2_7b"},
     ),
+    "cached.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace(
+            "meta-llama/Llama-2-7b-hf", "ckpts/models--Qwen--Qwen2.5-14B-Instruct/snapshots/cf98f3b3"
+        ),
+        {"model": "qwen2.5_14b"},
+    ),
+    "version.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace("meta-llama/Llama-2-7b-hf", "Mistral-7B-Instruct-v0.3"),
+        {"model": "mistral_7b"},
+    ),
+    "tuned.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace("meta-llama/Llama-2-7b-hf", "/m/Hermes-3-Llama-3.1-8B"),
+        {"model": "llama3.1_8b"},
+    ),
+    "hosts.sh": (
+        "#SBATCH --nodelist=gpu-[7-8]\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 sft.py " + TUNE,
+        {"gpus": 8, "batch": 16},
+    ),
+    "one_device.sh": (f"python pretraining.py {TUNE} --device_map auto", {"gpus": 1, "batch": 2}),
+    "eight.sh": (f"torchrun --nproc_per_node 8 pretraining.py {TUNE} --device_map auto", {"gpus": 8, "batch": 16}),
+    "sections.yaml": (
+        "model: {hf_model_ckpt: NousResearch/Llama-2-7b-hf, bitsandbytes: {load_in_4bit: true}}\n"
+        "lora: {r: 32, target_modules: [q_proj, v_proj]}\ntraining:\n"
+        "  training_args: {per_device_train_batch_size: 4, gradient_accumulation_steps: 2, bf16: true}\n"
+        "  sft_args: {max_seq_length: 5000}\n",
+        {"model": "llama2_7b", "micro_batch_size": 4, "seq_length": 5000},
+    ),
+    "factory.yaml": (
+        "backend: llamafactory\nllamafactory: {model_name_or_path: Qwen/Qwen2.5-7B, stage: sft, "
+        "finetuning_type: full,\n  cutoff_len: 4096, per_device_train_batch_size: 2}\n",
+        {"program": "LLaMA-Factory", "model": "qwen2.5_7b", "seq_length": 4096},
+    ),
+    "copy_sft.sh": (
+        "read -r -d '' training_commands <<EOF\nsrc.cli.train_sft --max_len 16384 --train_batch_size 256 "
+        "--zero_stage 2 --micro_train_batch_size 1 --pretrain Qwen/Qwen2.5-Math-1.5B\nEOF\n"
+        "torchrun --nproc_per_node 4 --nnodes 1 -m ${training_commands}",
+        {"program": "OpenRLHF (fine-tuning)", "gpus": 4, "seq_length": 16384, "batch": 256, "sharding": "zero2"},
+    ),
+    "no_limit.sh": (
+        "NPROC_PER_NODE=4 swift sft --model_type llama3-llava-next-8b --sft_type lora --batch_size 1 --max_length -1",
+        {"model": "llama3_8b", "gpus": 4},
+    ),
+    "fork.sh": (
+        "torchrun --nproc_per_node 8 own-train --stage sft --finetuning_type full --model_name_or_path Qwen/Qwen2.5-7B "
+        "--per_device_train_batch_size 2 --cutoff_len 2048",
+        {"program": "LLaMA-Factory", "batch": 16},
+    ),
     "pairs.sh": (
         RL2 + "dpo data.train.max_length=1024 actor.model_name=Qwen/Qwen2.5-7B actor.max_length_per_device=4096",
         {"batch": 256, "micro_batch_size": 4},
@@ -249,3 +296,82 @@ def test_adapters_of_swifts_grpo_are_on_every_product(tmp_path: Path) -> None:
     command = "swift rlhf --rlhf_type grpo --model Qwen/Qwen3-8B --tuner_type lora --max_length 512"
     (tmp_path / "run.sh").write_text(f"{command} --max_completion_length 512")
     assert read_experiment(tmp_path / "run.sh").tuning["lora"]["modules"] == ["all-linear"]
+
+
+OF_RUN = """
+import argparse
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--model", default="Qwen/Qwen2.5-7B")
+    given = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(given.model)
+    args = TrainingArguments("out", per_device_train_batch_size=given.batch, bf16=True, max_length=2048)
+    Trainer(model=model, args=args).train()
+main()
+"""
+
+
+def test_a_program_that_a_script_starts_is_read_with_its_arguments(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "own_loop.py").write_text(OF_RUN)
+    path = tmp_path / "run" / "job.sh"
+    path.write_text("torchrun --nproc_per_node 4 elsewhere.py --batch 8")
+    with pytest.raises(InputError, match="is a script that starts a program which is not read"):
+        read_experiment(path)
+    path.write_text("cd ..\ntorchrun --nproc_per_node 4 own_loop.py --batch $[16/2]")
+    job = read_experiment(path)
+    assert (job.world.gpus, job.row["micro_batch_size"], job.global_batch_size) == (4, 8, 32)
+    (tmp_path / "own_loop.py").write_text("import torch\ntorch.rand(2).sum().backward()\nmain()\n")
+    with pytest.raises(InputError, match=r"starts own_loop\.py, which is a training loop of its own, and is not read"):
+        read_experiment(path)
+
+
+def test_a_file_by_the_last_parts_of_its_path_lies_above(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "zero3.json").write_text('{"zero_optimization": {"stage": 3}}')
+    path = tmp_path / "scripts" / "run.sh"
+    path.write_text(f"deepspeed --num_gpus 8 sft.py --deepspeed /home/me/own/configs/zero3.json {TUNE}")
+    assert read_experiment(path).row["sharding"] == "fsdp2"
+
+
+def test_sizes_in_a_json_that_a_script_names_are_its_model(tmp_path: Path) -> None:
+    (tmp_path / "llama.json").write_text(
+        '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, '
+        '"vocab_size": 999, "intermediate_size": 2048}'
+    )
+    path = tmp_path / "run.sh"
+    path.write_text("accelerate launch own.py --model_config llama.json --per_device_train_batch_size 2")
+    model = read_experiment(path).model
+    assert model is not None and (model.hidden, model.num_layers) == (512, 4)
+
+
+def test_verls_evaluation_trains_nothing(tmp_path: Path) -> None:
+    own = tmp_path / "verl" / "trainer" / "config"
+    own.mkdir(parents=True)
+    (own / "ppo_trainer.yaml").write_text(
+        "data: {train_batch_size: 8}\nactor_rollout_ref:\n  model: {path: Qwen/Qwen2.5-7B}\n  actor: {ppo_epochs: 1}\n"
+    )
+    for module in ("recipe.r1.main_eval", "verl.trainer.main_generation"):
+        (tmp_path / "run.sh").write_text(f"python3 -m {module} data.path=a.parquet trainer.nnodes=1")
+        with pytest.raises(InputError, match=r"trains nothing|is not read"):
+            read_experiment(tmp_path / "run.sh")
+    job = read_experiment(own / "ppo_trainer.yaml", 8)
+    assert any(note.startswith("micro_batch_size = 1: no micro-batch") for note in job.assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("own-cli rm --deepspeed configs/zero2.json " + TUNE, "a head of classes or rewards"),
+        (f"torchrun --nproc_per_node 8 own.py {TUNE} --tp 2", "degrees of a program of its own"),
+        (f"source inner.sh\ntorchrun --nproc_per_node 8 own.py {TUNE}", "AWS Trainium"),
+    ],
+)
+def test_what_a_file_of_strangers_starts_otherwise_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "inner.sh").write_text("export NEURON_CC_FLAGS=-O1\n")
+    (tmp_path / "run.sh").write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_experiment(tmp_path / "run.sh")

@@ -14,10 +14,11 @@ LONGEST_NAME = 255
 
 
 def beside(folder: Path, name: str) -> Path | None:
-    """A file of a folder, by the last parts of its name, or of a folder above by all of them."""
+    """A file of a folder, by the last parts of its name, or of one above by all or the last, two at least."""
     parts = [part for part in PurePosixPath(UNSET.sub("", name)).parts if part not in ("/", ".", "..")]
     folder = folder.resolve()
     is_name = all(len(part.encode()) <= LONGEST_NAME for part in parts)
     places = [Path(folder, *parts[n:]) for n in range(len(parts) if is_name else 0)]
-    places += [Path(one, *parts) for one in folder.parents[:MOST_ABOVE] if len(parts) > 1 and is_name]
+    above = folder.parents[:MOST_ABOVE] if is_name else ()
+    places += [Path(one, *parts[n:]) for n in range(len(parts) - 1) for one in above]
     return next((path for path in places if path.is_file()), None)

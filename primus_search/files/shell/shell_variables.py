@@ -57,8 +57,10 @@ def header_variables(text: str) -> dict[str, str]:
         for line in lines
         for key, value in re.findall(r"\s(--?[\w-]{1,40}?)(?:[ =\t]+(?!-)|(?<=\s-[NnG])(?=\d))(\S{1,80})", line)
     }
+    listed = re.search(r"\[(\d{1,6})-(\d{1,6})\]$", head.get("--nodelist") or head.get("-w", ""))  # node[7-8]
+    nodes = str(int(listed[2]) - int(listed[1]) + 1) if listed else ""
     gpus = head.get("--gpus-per-node") or head.get("--gres", "").removeprefix("gpu")
-    given = {"NNODES": head.get("--nodes") or head.get("-N"), "NTASKS": head.get("--ntasks") or head.get("-n"),
+    given = {"NNODES": head.get("--nodes") or head.get("-N") or nodes, "NTASKS": head.get("--ntasks") or head.get("-n"),
              "NTASKS_PER_NODE": head.get("--ntasks-per-node"), "GPUS_PER_NODE": gpus.rsplit(":")[-1],
              "GPUS_PER_TASK": head.get("--gpus-per-task"),
              "GPUS": (head.get("--gpus") or head.get("-G", "")).rsplit(":")[-1]}  # fmt: skip
@@ -183,6 +185,8 @@ class Variables:
             return end, [self.output(text[i + 1 : end - 1])], False
         if text.startswith("$((", i):
             return end, [self.number(text[i + 3 : end - 2])], False
+        if text.startswith("$[", i) and (close := text.find("]", i)) > 0:  # bash's older arithmetic
+            return close + 1, [self.number(text[i + 2 : close])], False
         if text.startswith("$(", i):
             return end, [self.output(text[i + 2 : end - 1])], False
         if text.startswith("${", i):

@@ -14,6 +14,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,8 @@ from primus_search.launch.read.torchtitan_command import JOB_FILES, of_command
 from primus_search.launch.read.torchtitan_command import STARTS as STARTS_TORCHTITAN
 from primus_search.launch.read.torchtitan_config import flags_of, is_dump, of_configuration, of_dump
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
-from primus_search.launch.read.wrapped_scripts import called_in, script_in
+from primus_search.launch.read.wrapped_scripts import called_in, program_in, script_in
+from primus_search.launch.world import World
 from primus_search.values.model import Model
 
 
@@ -86,6 +88,8 @@ def read_experiment(
             if reader := _reader_of(job, given, arguments):
                 path, text = job, given
                 break
+        if reader is None and is_shell and (program := program_in(path, started + text)):
+            return _of_started(path, text, world, model, program)
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text) + (required_of(made) if not arguments else ""))])
     with readable(shown(path)):
@@ -97,14 +101,42 @@ def read_experiment(
             raise ValueError(f"{error}; a job of its sizes is priced by {command(text)}") from None
 
 
+def _of_started(
+    path: Path, text: str, world: int, model: Model | None, program: tuple[Path, list[str], World]
+) -> Experiment:
+    """The job of a program in Python that a script starts, on the processes that it starts. Raises ValueError with what
+    the program is where it is not read."""
+    job, arguments, started = program
+    given = read_text(job, most=MAX_TABLE_BYTES)
+    reader = None if any(_devices_of(given)) else _reader_of(job, given, arguments)
+    if not isinstance(reader, partial):
+        what = next(_devices_of(given), "") or not_read(job, given, is_bare=True)  # a script's words say the rest
+        raise ValueError(f"starts {job.name}, which {what}; the same job is priced by {command(text)}")
+    try:
+        read = reader(job, given, started.gpus or world, model, arguments)
+    except NotModelled as error:
+        raise ValueError(f"starts {job.name}: {error}; a job of its sizes is priced by {command(text)}") from None
+    except ValueError as error:
+        raise ValueError(f"starts {job.name}: {error}") from None
+    return replace(read, path=path, world=read.world or started)
+
+
 def _opened(path: Path) -> tuple[Path, str]:
     """A file with its text; the script that it wraps as a file beside it (`job.yaml:script`)."""
     text = read_text(path, most=MAX_TABLE_BYTES)
-    if devices := next((what for has, what in key_table("other_files")["devices"] if re.search(has, text)), ""):
+    started = called_in(path, text) if path.suffix not in (*OVERRIDDEN, ".yaml", ".yml") else ""
+    started += called_in(path, started) if started else ""
+    if devices := next(_devices_of(text), "") or next(_devices_of(started, "Trainium"), ""):
         raise InputError([Problem(shown(path), f"{devices}; a job of its sizes is priced by {command(text)}")])
     script = script_in(path, text)
     inside = path.with_name(f"{path.name}:script")
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
+
+
+def _devices_of(text: str, named: str = "") -> Iterator[str]:
+    """What a text says of devices or models that are not modelled; of a script that another one starts, which may do
+    so on some devices alone, what is `named`."""
+    yield from (what for has, what in key_table("other_files")["devices"] if named in what and re.search(has, text))
 
 
 def _calls_of(path: Path, text: str, arguments: Sequence[str]) -> list[CallRecord]:

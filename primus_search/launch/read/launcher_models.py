@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import nested
 from primus_search.files.known_keys import known_keys
+from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, plain, shown
 from primus_search.launch.read.launcher_table import VALUE, Launcher
@@ -35,9 +37,10 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
         return None, (Problem(shown(path), what),)
     if found := next((model for one in names if (model := model_named(one, launcher.models))), None):
         return found, ()
-    beside = path.parent / named
-    if named and "\0" not in named and (beside / "config.json").is_file():
-        return load_model(str(beside)), ()
+    is_own = bool(named) and "\0" not in named
+    file = beside(path.parent, named if named.endswith(".json") else f"{named}/config.json") if is_own else None
+    if file and re.search(r'"(?:hidden_size|n_embd|d_model)"', read_text(file, most=MAX_TABLE_BYTES)):
+        return load_model(str(file)), ()
     if not named and launcher.contract != ANY:
         return None, ()  # sized by its own arguments
     what = f"takes its model from {as_script_text(named)}, which no preset is" if named else "names no model"

@@ -1,5 +1,7 @@
 """What other launchers call the settings of a contract: one table for each, `spaces/keys/launchers.yaml`."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,7 +29,8 @@ class Launcher:
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
     exports      whether a script of it starts nothing and gives the settings as variables
     bases        its own documents beneath commands that name none (`config`): program, path in a copy of it
-    below        of a document: the section whose keys are the launcher's own
+    below        of a document: the section whose keys are the launcher's own; `lifts`: keys that it knows are those of
+                 any section, if one alone has them
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
@@ -37,6 +40,7 @@ class Launcher:
                  `tokenizer`: keys of the one whose vocabulary counts where the fields have none
     nodes, per_node, gpus  keys, or variables of a script's environment, that give the GPUs
     processes    those that a command starts which names none; 0: one for each device that it lists
+    alone        settings with which such a command starts one, whatever devices it lists
     parts        settings inside the text of a key's value, as named groups of a pattern: `key.group`
     prefixes, own  sections whose keys have the contract's own names; single keys that have them
     renamed, translated  the contract's name of a key; the settings that a value of it means
@@ -62,6 +66,7 @@ class Launcher:
     exports: bool = False
     bases: Mapping[str, str] = field(default_factory=dict)
     below: str = ""
+    lifts: bool = False
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = ()
@@ -76,6 +81,7 @@ class Launcher:
     per_node: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     processes: int = 0
+    alone: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
@@ -97,7 +103,22 @@ class Launcher:
     def inside(self, document: Settings) -> dict[str, Any]:
         """Settings of a document by the launcher's own names: those of the section `below` before others."""
         section = f"{self.below}."
+        document = self._lifted(document) if self.lifts else document
         return {**document, **{k.removeprefix(section): v for k, v in document.items() if k.startswith(section)}}
+
+    def _lifted(self, document: Settings) -> dict[str, Any]:
+        """A document with what the launcher knows of its sections outside of them; sections of adapters stay, too."""
+        known = {*self.renamed, *self.translated, *self.overrules, *self.model, *self.own, *self.lora.read}
+        known |= {*self.packing.read, *self.refused, *self.effects, *self.irrelevant}
+        known |= {name for ways in self.formulas.values() for way in ways for name in re.findall(r"[a-z]\w*", way)}
+        counts = Counter(key.rpartition(".")[2] for key in document)
+        ends = {
+            key: end
+            for key in document
+            if counts[end := key.rpartition(".")[2]] == 1 and {end} & known and {key} - known
+        }
+        stay = {key: one for key, one in document.items() if key not in ends or re.search(r"lora|peft", key)}
+        return {**stay, **{end: document[key] for key, end in ends.items()}}
 
 
 @lru_cache(maxsize=1)

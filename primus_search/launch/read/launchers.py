@@ -50,7 +50,7 @@ from primus_search.launch.read.launcher_formulas import (
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import VALUE, Launcher, launchers
 from primus_search.launch.read.megatron import sharded
-from primus_search.launch.read.script_arguments import command_settings, started_with
+from primus_search.launch.read.script_arguments import command_settings, program_named, started_with
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, named_after
 from primus_search.values.candidates import DEFAULTS
@@ -97,10 +97,7 @@ def _of_script(
     given = own | documents
     for key, value in command_settings(words):
         given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
-    modules = [word for word, before in zip(words, ["", *words], strict=False) if before in ("-m", "--module")]
-    if program := next(
-        (Path(word).stem for word in words if word.endswith(".py") and "=" not in word), modules[-1] if modules else ""
-    ):
+    if program := program_named(words):
         given[PROGRAM] = program
     given = _beneath(path, launcher, given) | given
     return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
@@ -240,6 +237,7 @@ def of_given(
     name = next((str(stated[key]) for key in launcher.model if stated.get(key)), "")
     notes += _of_model(name, model, loaded)
     loaded = fitting(loaded, found, is_given=model is not None)
+    found = {key: one for key, one in found.items() if key not in SIZES or str(one)[:1] != "-"}  # -1: no limit
     counts = settings_read(launcher.contract)
     sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
@@ -255,10 +253,11 @@ def of_given(
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
     cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
+    of_gpus = sized(launcher, given, found, started.gpus or world, loaded).keys() - {k for k, v in found.items() if v}
     assumed = {
         key: row
         for key, row in launcher.assumed.items()
-        if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length")
+        if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length") and key not in of_gpus
     }
     if bare := [key for key in SIZES if found.get(key) is True]:
         raise ValueError(
@@ -403,7 +402,8 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
     world = NO_WORLD if each or not words else world_of(words, counts_in(variables), folder)
-    each = each or (0 if world else (launcher.processes if words else 0) or listed_devices(words, variables))
+    own = launcher.processes or int(bool(launcher.alone) and holds(given, launcher.alone))
+    each = each or (0 if world else (own if words else 0) or listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
 
 

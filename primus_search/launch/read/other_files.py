@@ -27,17 +27,28 @@ FOUND = {
 """Names that launchers have for an axis or a size of the workload."""
 
 
-def not_read(path: Path, text: str) -> str:
-    """What the file is, and the `project` command with the sizes that stand in it."""
+def not_read(path: Path, text: str, *, is_bare: bool = False) -> str:
+    """What the file is, and the `project` command with the sizes that stand in it unless `is_bare`."""
     kind = next(
         what
         for end, *marks, what in key_table("other_files")["kinds"]
         if re.search(end, path.name) and all(_has(text, mark) for mark in marks)
     )
     scripts = ", ".join(_scripts_of(path)) if kind.endswith(NAMED_BY_SCRIPTS) else ""
+    kind = kind.replace(WORDS, ", ".join(islice(dict.fromkeys(_NAMES.findall(text)), MOST_WORDS)) or "nothing")
+    if is_bare:
+        return f"{_NOT_RUN.sub('', kind)}, and is not read: give its sizes"
     return f"{kind}{scripts and f': {scripts}'}; the same job is priced by {command(text)}"
 
 
+WORDS, MOST_WORDS = "WORDS", 8
+"""What stands for the sections and commands of a file that is of no other kind, and how many of them are named."""
+_NAMES = re.compile(
+    r"^[ \t]*(?!(?:if|then|else|elif|fi|for|do|done|while|case|esac|echo|export|set|cd|source|mkdir|exit)\b)"
+    r"([A-Za-z_][\w.-]{0,40})(?=:|[ \t]|$)(?!=)",
+    re.MULTILINE,
+)
+_NOT_RUN = re.compile(r"(?:, which (?:is not (?:run|read)|starts nothing and is not run))?(?::.*)?$")
 NAMED_BY_SCRIPTS = "its script is read"
 """How the words for a file end that a script names beside its model and its batch."""
 

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,13 @@ def _arguments(words: list[str]) -> dict[str, Any]:
     several = {name for name, values in found.items() if name in LISTS or (name in LISTED and len(values) > 1)}
     lists = {name: " ".join(found[name]).strip("[]").split() for name in several}  # `[a b]` of functional tests, too
     return {name: True if not values else lists.get(name, values[0]) for name, values in found.items()}
+
+
+def program_named(words: list[str]) -> str:
+    """The name of the Python file that a command starts, else of its module, or what a `NAME-cli` is to do."""
+    modules = [word for before, word in pairwise(words) if before in ("-m", "--module") or before.endswith("-cli")]
+    files = (Path(word).stem for word in words if word.endswith(".py") and "=" not in word)
+    return next(files, modules[-1] if modules else "")
 
 
 _ASSIGNED = re.compile(r"\+{0,2}([A-Za-z_][\w.]{0,200}+)=(.*)", re.DOTALL)

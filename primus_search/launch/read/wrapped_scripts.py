@@ -3,6 +3,7 @@
 script_in(Path("job.yaml"), "kind: PyTorchJob ...")     # "export NNODES=\"4\"\ntorchrun --nnodes=4 train.py ..."
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -11,8 +12,11 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
+from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
 from primus_search.files.source import parse
+from primus_search.launch.world import World, listed_devices, world_of
 
 _WRAPS = re.compile(r"^(?:apiVersion|run|entrypoint|services|commands?):", re.MULTILINE)
 """A YAML whose strings may be a script: a manifest, a task, a job of a cloud."""
@@ -41,7 +45,7 @@ def script_in(path: Path, text: str) -> str:
 
 _CALLED = re.compile(
     r"(?:^|[\s;&|(])(?:(?:bash|sh|exec|source|\.|sbatch|srun)[ \t](?:[^\n;&|]{0,200}?[ \t])?|(?=\./))"
-    r"['\"]?(?:(?:`pwd`|\$\(pwd\))/)?([\w./${}-]{1,200}\.(?:sh|slurm|sbatch|bash))"
+    r"['\"]?(?:(?:`pwd`|\$\(pwd\)|~)/)?([\w./${}-]{1,200}\.(?:sh|slurm|sbatch|bash))"
 )
 """A script that a command of a script starts."""
 
@@ -52,6 +56,27 @@ def called_in(path: Path, text: str) -> str:
     return "\n".join(
         read_text(file, most=MAX_TABLE_BYTES) for file in files if file and file.resolve() != path.resolve()
     )
+
+
+_OTHERS = re.compile(
+    r"eval|infer|test|predict|convert|merge|prepare|preprocess|tokeniz|download|plot|generat|serve|push"
+)
+"""What programs are called that train nothing."""
+
+
+def program_in(path: Path, text: str) -> tuple[Path, list[str], World] | None:
+    """The last program in Python beside a script that it starts, its arguments, and the processes that are started."""
+    script = bash.followed(text, os.environ, path.parent)
+    counts = counts_in({**os.environ, **header_variables(script.text), **script.variables.values})
+    for words in reversed([] if script.left else script.commands):
+        at = next((i for i, word in enumerate(words) if word.endswith(".py") and "=" not in word), 0)
+        is_other = not at or _OTHERS.search(words[at].rpartition("/")[2])
+        file = None if is_other else beside(path.parent, words[at]) or beside(path.resolve().parent.parent, words[at])
+        if file and not any(map(UNSET.search, words[at + 1 :])):
+            started = world_of(words[:at], counts, path.parent)
+            each = 0 if started else listed_devices(words, counts)
+            return file, words[at + 1 :], started or World(each, each)
+    return None
 
 
 COPIES = ("replicas", "parallelism", "size", "numNodes", "num_nodes", "nodes")
