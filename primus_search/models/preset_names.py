@@ -57,7 +57,8 @@ _CACHED = re.compile(r"(?:^|/)models--([\w.-]{1,80}?)--([\w.-]{1,120})(?:/|$)")
 
 def _tail(name: str) -> str:
     cached = _CACHED.search(name)
-    return (cached[2] if cached else name.strip().rstrip("/").rpartition("/")[2]).lower()
+    plain = re.sub(r"/snapshots(?:/[^/]{0,80})?$", "", name.strip().rstrip("/"))  # of ModelScope's
+    return (cached[2] if cached else plain.rpartition("/")[2]).lower()
 
 
 def _stripped(tail: str) -> Iterator[str]:

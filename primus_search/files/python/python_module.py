@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
-from primus_search.files.python.python_operators import LONGEST, NOTHING, of_function, of_method, operated
+from primus_search.files.python.python_operators import (
+    LONGEST,
+    NOTHING,
+    as_tests,
+    known_end,
+    of_function,
+    of_method,
+    operated,
+    unknown,
+)
 from primus_search.files.python.python_values import EVERY, CallRecord, Name, Unknown, is_open
 
 MOST_STEPS, DEEPEST = 20_000, 40
@@ -125,7 +134,7 @@ class PythonModule:
                 else:
                     self._undecided(node, scope)
             case ast.Match(subject, cases):
-                self._run(_as_tests(subject, cases), scope)
+                self._run(as_tests(subject, cases), scope)
             case ast.For(target, over, body):
                 self._loop(target, self._value(over, scope), body, scope)
             case ast.With(items, body):
@@ -248,13 +257,17 @@ class PythonModule:
                 if isinstance(one, bool | int | float):
                     return -one if isinstance(op, ast.USub) else not one if isinstance(op, ast.Not) else one
             case ast.BinOp(left, op, right) | ast.Compare(left, [op], [right]):
-                result = operated(op, self._value(left, scope), self._value(right, scope))
-                return unknown(node) if result is NOTHING else result
+                pair = [self._value(left, scope), self._value(right, scope)]
+                joins = isinstance(op, ast.Div | ast.Add)
+                end = known_end(pair, "/" if isinstance(op, ast.Div) else "") if joins else ""
+                return unknown(node, end) if (result := operated(op, *pair)) is NOTHING else result
             case ast.BoolOp(op, values):
                 found: Any = None
                 for one in values:
                     found = self._value(one, scope)
-                    if is_open(found):
+                    if is_open(found) and one is not values[-1]:
+                        if isinstance(op, ast.Or) and isinstance(found, Unknown) and found.text.startswith("--"):
+                            continue  # an option that is not given
                         return Unknown(ast.unparse(node))
                     if bool(found) is isinstance(op, ast.Or):
                         break
@@ -263,6 +276,7 @@ class PythonModule:
                 texts = [self._value(one.value if isinstance(one, ast.FormattedValue) else one, scope) for one in parts]
                 if all(isinstance(one, str | int | float | None) for one in texts):
                     return unknown(node) if len(text := "".join(map(str, texts))) > LONGEST else text
+                return unknown(node, known_end(texts, ""))
             case ast.ListComp(one, [ast.comprehension(target, over, tests)]):
                 return self._comprehended(one, target, self._value(over, scope), tests, dict(scope))
             case ast.DictComp(
@@ -380,29 +394,6 @@ WRAPPED = ("Partial", "Config", "partial")
 
 SPREAD = "**"
 """The keyword of a call that stands for those which only a run has."""
-
-
-def _as_tests(subject: ast.expr, cases: Sequence[ast.match_case]) -> list[ast.stmt]:
-    """The branches of a `match` as those of tests one after the other; patterns that no test says have no answer."""
-    left: list[ast.stmt] = []
-    for one in reversed(cases):
-        match one.pattern:
-            case ast.MatchAs(None):
-                test: ast.expr = ast.Constant(True)
-            case ast.MatchValue(value):
-                test = ast.Compare(subject, [ast.Eq()], [value])
-            case ast.MatchOr(patterns) if all(isinstance(part, ast.MatchValue) for part in patterns):
-                words = [part.value for part in patterns if isinstance(part, ast.MatchValue)]
-                test = ast.Compare(subject, [ast.In()], [ast.List(words)])
-            case _:
-                test = ast.Name("match")
-        left = [ast.If(ast.BoolOp(ast.And(), [test, one.guard]) if one.guard else test, one.body, left)]
-    return left
-
-
-def unknown(node: ast.AST) -> Unknown:
-    """A value that only a run has, as its node is written."""
-    return Unknown(ast.unparse(node)[:80])
 
 
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:

@@ -8,6 +8,7 @@ import ast
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -123,3 +124,36 @@ def _of_mapping(owner: dict[Any, Any], name: str, arguments: Sequence[Any]) -> A
         case "keys" | "values" | "copy", []:
             return {"keys": [*owner], "values": [*owner.values()], "copy": dict(owner)}[name]
     return NOTHING
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def as_tests(subject: ast.expr, cases: Sequence[ast.match_case]) -> list[ast.stmt]:
+    """The branches of a `match` as those of tests one after the other; patterns that no test says have no answer."""
+    left: list[ast.stmt] = []
+    for one in reversed(cases):
+        match one.pattern:
+            case ast.MatchAs(None):
+                test: ast.expr = ast.Constant(True)
+            case ast.MatchValue(value):
+                test = ast.Compare(subject, [ast.Eq()], [value])
+            case ast.MatchOr(patterns) if all(isinstance(part, ast.MatchValue) for part in patterns):
+                words = [part.value for part in patterns if isinstance(part, ast.MatchValue)]
+                test = ast.Compare(subject, [ast.In()], [ast.List(words)])
+            case _:
+                test = ast.Name("match")
+        left = [ast.If(ast.BoolOp(ast.And(), [test, one.guard]) if one.guard else test, one.body, left)]
+    return left
+
+
+def unknown(node: ast.AST, end: str = "") -> Unknown:
+    """A value that only a run has, as its node is written, and the end of it that is known."""
+    return Unknown(ast.unparse(node)[:80], end=end)
+
+
+def known_end(parts: Sequence[Any], between: str) -> str:
+    """The whole names at the end of a path behind the last part that only a run has; empty where there are none."""
+    ends = [*takewhile(lambda one: isinstance(one, str), reversed(parts))][::-1]
+    text = between.join(ends)[:LONGEST]
+    return text if between or not ends else text.partition("/")[2]

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from primus_search.files.known_keys import key_table
-from primus_search.files.python.python_module import SPREAD, PythonModule, module_file, unknown
-from primus_search.files.python.python_operators import NOTHING
+from primus_search.files.python.python_module import SPREAD, PythonModule, module_file
+from primus_search.files.python.python_operators import NOTHING, known_end, unknown
 from primus_search.files.python.python_values import CallRecord, Name, Unknown
 
 ARGUMENTS = "Arguments"
@@ -81,6 +81,14 @@ class Program(PythonModule):
                 self.classes[node.name] = node
                 methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
                 self.functions |= {f"{node.name}.{one.name}": one for one in methods}
+
+    def layers(self) -> list[str]:
+        """The classes of layers that the program has and makes objects of, wherever it does."""
+        own = (self, *self.modules.values())
+        nodes = [node for one in own for part in one.body for node in ast.walk(part)]
+        made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        classes = [pair for one in own for pair in one.classes.items() if pair[0] in made]
+        return [name for name, node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)]
 
     # --- names of other files ---
 
@@ -342,6 +350,10 @@ class Program(PythonModule):
             return str(PurePosixPath(*arguments)) if all(isinstance(one, str) for one in arguments) else first
         if name == "os.path.join" and all(isinstance(one, str) for one in arguments):
             return str(PurePosixPath(*arguments))
+        if name == "os.path.join" and (end := known_end(arguments, "/")):
+            return Unknown(f"{name}()", end=end)
+        if last in ("str", *known("same_path")) and isinstance(first, Unknown) and first.end:
+            return first
         if name == "os.path.dirname" and isinstance(first, str):
             return str(PurePosixPath(first).parent)
         if name in REFLECTIONS and arguments:

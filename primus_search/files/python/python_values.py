@@ -56,6 +56,8 @@ class Unknown:
     text: str
     is_whole: bool = False
     """Whether its parts are it, as those of a document that is not there."""
+    end: str = ""
+    """The names at the end of a path that are known."""
 
 
 def is_open(value: Any) -> TypeGuard[Unknown | CallRecord | Name]:

@@ -3,6 +3,7 @@
 settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_parallel_size": 8, ...}
 """
 
+import ast
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ from primus_search.files.python.python_values import CallRecord, Name, Unknown, 
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.files.source import parse
+from primus_search.launch.contract import fits
+from primus_search.launch.read.launcher_table import CLASS, DOCUMENTS, Launcher
 from primus_search.launch.read.script_arguments import command_settings
 
 ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
@@ -40,18 +43,29 @@ AUTO = "auto"
 """What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 
 
-def named_beside(path: Path, names: Iterable[Any]) -> dict[str, Any]:
+def named_beside(path: Path, names: Iterable[Any], ends: Sequence[str] = DOCUMENTS) -> dict[str, Any]:
     """Settings of the documents beside a file that are named."""
-    documents = [str(name) for name in names if str(name).endswith((".yaml", ".yml", ".json"))]
+    documents = [str(name) for name in names if str(name).endswith(tuple(ends))]
     known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
     files = [file for name in known if (file := beside(path.parent, name))]
     found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
     return {key: value for one in found for key, value in one.items() if value != AUTO}
 
 
-def said_by(path: Path, words: list[str]) -> dict[str, Any]:
+def said_by(path: Path, words: list[str], ends: Sequence[str]) -> dict[str, Any]:
     """Settings of a command over those of documents beside the file that it names."""
-    return named_beside(path, [word.rpartition("=")[2] for word in words]) | dict(command_settings(words))
+    return named_beside(path, [word.rpartition("=")[2] for word in words], ends) | dict(command_settings(words))
+
+
+def beneath(path: Path, launcher: Launcher, given: Mapping[str, Any], program: str) -> dict[str, Any]:
+    """Settings of the launcher's own documents in a copy of it around a file; none of one that is made of others."""
+    has_own = "config" in given or str(given.get("config_path", "")).endswith(ENDS)
+    names = next((one for words, one in launcher.bases.items() if fits(program, words) and not has_own), "").split()
+    found: dict[str, Any] = {}
+    for name in names:
+        file = beside(path.parent, name) or (beside(path.resolve().parent.parent, name) if launcher.layers else None)
+        found |= settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) if file else {}
+    return {} if "defaults" in found else found
 
 
 def _filled(key: str, value: Any, given: Mapping[str, Any]) -> Any:
@@ -67,7 +81,8 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
     if path.suffix == ".toml":
         data: Any = tomllib.loads(text)
     elif path.suffix == ".py":
-        data = _plain(PythonModule.of(path, text).names)
+        module = PythonModule.of(path, text)
+        data = _plain(module.names) | dict(_classes(module.body))
     else:
         data = parse(_TAG.sub("", text), path.name, keeps_last=True).data
     if not isinstance(data, dict):
@@ -78,6 +93,20 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
             parent = _settings(file, read_text(file, most=MAX_TABLE_BYTES), depth + 1)
             given |= {f"{section}{name}": value for name, value in parent.items()}
     return given | {name.replace("-", "_"): written(value) for name, value in flattened(data).items()}
+
+
+def _classes(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """The classes that a file defines, and their fields, as keys."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            fields = (
+                one.target.id
+                for one in node.body
+                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+            )
+            yield from (
+                (name, True) for name in (f"{CLASS}{node.name}", *(f"{CLASS}{node.name}.{one}" for one in fields))
+            )
 
 
 def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -103,13 +132,17 @@ def of_program(
     entry = _entry(text, flags, needs_name=needs_name)
     made = calls_of(path, text, flags, entry)
     names = [("", *call.name.split("."))[-2:] for call in made]
-    called = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
+    called: dict[str, Any] = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
+    starts = key_table("python_names")["distributed"]
+    called |= {} if any(re.search(starts, one) for one in (text, *called)) else {ALONE: True}
     left = [MOST_VALUES]
     of_line, others = ([call for call in made if (call.name == ARGUMENTS) is one] for one in (True, False))
     given = _once(list(_of_calls(of_line))) | _once([*_of_calls(others), *_of_configuration(others)])
     return called | {key: _as_document(one, left) for key, one in given.items()}
 
 
+ALONE = "one_process"
+"""The key that a program has which calls nothing that starts or joins several processes."""
 BUILT = "model_config"
 """The section of the fields of a model's configuration that a program builds."""
 
@@ -145,6 +178,10 @@ def _entry(text: str, flags: dict[str, Any], *, needs_name: bool) -> str:
     return named if named in names else names[0] if names else ""
 
 
+GLOBALS = "globals"
+"""The name of the call that stands for whole numbers which a program keeps under names of its own."""
+
+
 def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -> list[CallRecord]:
     """The calls of a program that is followed twice, with the documents beside it that it loads."""
     options: dict[str, Any] = {}
@@ -154,6 +191,8 @@ def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -
             made = program.entered_at(entry) if entry else program.started(program.options, flags)
         except RecursionError:
             raise ValueError("calls of its modules nest deeper than programs that are read") from None
+        made += [CallRecord(GLOBALS, (), {key: one for key, one in program.names.items() if isinstance(one, int)})]
+        made += [CallRecord(CLASS[:-1], (), dict.fromkeys(program.layers(), True))]
         given, of_line = (
             _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
             for one in (False, True)
@@ -200,7 +239,8 @@ def _as_document(value: Any, left: list[int]) -> Any:
     """A value as a document has it; what only a run has, what a function returns among that, as a `MARK`ed text."""
     is_returned = isinstance(value, CallRecord) and value.last[:1].islower() and value.name != "dict"
     text = f"{value.name}()" if is_returned else value.text if isinstance(value, Unknown) else ""
-    return f"{MARK}{text}{MARK}" if text else written(_plain(value, left))
+    end = f"/{value.end}" if isinstance(value, Unknown) and value.end else ""
+    return f"{MARK}{text}{MARK}{end}" if text else written(_plain(value, left))
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

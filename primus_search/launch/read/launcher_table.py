@@ -17,6 +17,9 @@ from primus_search.values.machine.framework import ANY, Settings
 TABLE = "launchers"
 VALUE = "$value"
 """What stands for the value of a key that is translated, or that names the family of a model."""
+DOCUMENTS = (".yaml", ".yml", ".json")
+CLASS = "class."
+"""What begins the keys of the classes that a file in Python defines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,9 @@ class Launcher:
     is_command   whether it is started by that alone, never by a document
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
     exports      whether a script of it starts nothing and gives the settings as variables
-    bases        its own documents beneath commands that name none (`config`): program, path in a copy of it
+    bases        its own documents beneath commands that name none (`config`): program, paths in a copy of it
+    ends         how names of documents end that its command has; `.py`: of files of assignments
+    layers       classes, and their fields, of a program with its own model; one with others has other layers
     below        of a document: the section whose keys are the launcher's own; `lifts`: keys that it knows are those of
                  any section, if one alone has them
     where        keys that a file of it has, and the values that they have there
@@ -65,6 +70,8 @@ class Launcher:
     calls: bool = False
     exports: bool = False
     bases: Mapping[str, str] = field(default_factory=dict)
+    ends: tuple[str, ...] = DOCUMENTS
+    layers: tuple[str, ...] = ()
     below: str = ""
     lifts: bool = False
     where: Mapping[str, str] = field(default_factory=dict)

@@ -6,17 +6,16 @@ them (`Launcher`); nothing here knows a launcher. A key that no table has is lis
     read_launcher(Path("qwen3.sh"), text, launcher, 16, None)     # `megatron sft --tensor_model_parallel_size 8 ...`
 """
 
+import fnmatch
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from primus_search.base.errors import InputError
-from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.files.python.python_module import SPREAD
@@ -32,6 +31,7 @@ from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import (
     ENDS,
+    beneath,
     named_beside,
     of_program,
     said_by,
@@ -48,7 +48,7 @@ from primus_search.launch.read.launcher_formulas import (
     sized,
 )
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
-from primus_search.launch.read.launcher_table import VALUE, Launcher, launchers
+from primus_search.launch.read.launcher_table import CLASS, VALUE, Launcher, launchers
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import command_settings, program_named, started_with
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
@@ -69,7 +69,7 @@ def launcher_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Launche
     except (InputError, ValueError):
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
-    for one in sorted(launchers().values(), key=lambda one: not one.calls):
+    for one in sorted(launchers().values(), key=lambda one: not (one.calls or one.layers)):
         given = program if one.calls else one.inside(document)
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, script(), one)[0] if has_command else given
@@ -89,17 +89,17 @@ def _of_script(
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
-    runs = [one for one in runs if _has_keys(launcher, said_by(path, one))] or runs
+    runs = [one for one in runs if _has_keys(launcher, said_by(path, one, launcher.ends))] or runs
     own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
-    documents = named_beside(path, [word.rpartition("=")[2] for word in words])
+    documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
     given = own | documents
     for key, value in command_settings(words):
         given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
     if program := program_named(words):
         given[PROGRAM] = program
-    given = _beneath(path, launcher, given) | given
+    given = beneath(path, launcher, given, str(given.get(PROGRAM, ""))) | given
     return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
 
 
@@ -142,7 +142,7 @@ def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> No
     """Raises ValueError with the settings in which several trainings of a script differ, and their values."""
     given: list[dict[str, str]] = []
     for words in runs if len(runs) > 1 else ():
-        settings = {key: value for key, value in said_by(path, words).items() if _counts(launcher, key)}
+        settings = {key: value for key, value in said_by(path, words, launcher.ends).items() if _counts(launcher, key)}
         named = (word.rpartition("=")[2] for word in words if word.endswith((".yaml", ".yml")))
         absent = [one for one in named if not beside(path.parent, one)]
         given.append(
@@ -186,10 +186,11 @@ def read_launcher(
             if launcher.calls
             else launcher.inside(settings_of(path, text))
         )
+        own = own | (named_beside(path, arguments, launcher.ends) if ".py" in launcher.ends else {})
         given = {PROGRAM: path.stem, **own, **flags}
         runs, variables, guessed = [list[str]()], dict[str, str](), list[str]()
         given = named_beside(path, [value for key, value in given.items() if _CONFIGURES.search(key)]) | given
-        given = _beneath(path, launcher, given) | given
+        given = beneath(path, launcher, given, path.stem) | given
     else:
         script = bash.followed(text, os.environ, path.parent)
         given, runs, variables = _of_script(path, script, launcher)
@@ -209,16 +210,6 @@ def read_launcher(
         f"{name} is not beside the file: GPUs, sharding or precision that it gives are not read" for name in absent
     )
     return replace(read, assumed=(*read.assumed, *guessed, *notes))
-
-
-def _beneath(path: Path, launcher: Launcher, given: Settings) -> dict[str, Any]:
-    """Settings of the launcher's own document in a copy of it around a file; none of one that is made of others."""
-    program = str(given.get(PROGRAM, ""))
-    has_own = "config" in given or str(given.get("config_path", "")).endswith(ENDS)
-    base = next((one for words, one in launcher.bases.items() if fits(program, words) and not has_own), "")
-    file = beside(path.parent, base) if base else None
-    found = settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) if file else {}
-    return {} if "defaults" in found else found
 
 
 _CONFIGURES = re.compile(r"^(?:config_file|deepspeed\w{0,9}|ds_config|accelerate_config)$")
@@ -241,10 +232,10 @@ def of_given(
     counts = settings_read(launcher.contract)
     sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
     read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
-    spread = [given[SPREAD]] if SPREAD in given else []
+    spread = [given[SPREAD]] if SPREAD in given and not launcher.layers else []
     values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
     tuned = (*launcher.lora.numbers, *(launcher.lora.bases if holds(given, launcher.lora.when) else ()))
-    of_program = [*(given[key] for key in tuned if key in given), *([name] if not model else [])]
+    of_program = [*(given[key] for key in tuned if key in given), *([name] if not loaded else [])]
     _refuse_unknown(launcher, given, [*values, *(of_program if launcher.calls else [])], line)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
@@ -364,10 +355,15 @@ def _stated(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], dict[s
 def _refuse(launcher: Launcher, given: Settings) -> None:
     """Raises `NotModelled` with the setting with which a file of a launcher is not read, and why."""
     refuse_adapters(given, launcher.adapters)
-    for key, reasons in launcher.refused.items():
-        why = next((reason for words, reason in reasons.items() if key in given and fits(given[key], words)), "")
-        if why:
-            raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
+    for pattern, reasons in launcher.refused.items():
+        for key in fnmatch.filter(given, pattern) if "*" in pattern else [pattern] if pattern in given else []:
+            if why := next((reason for words, reason in reasons.items() if fits(given[key], words)), ""):
+                raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
+    classes = (key.removeprefix(CLASS) for key in given if launcher.layers and key.startswith(CLASS))
+    if others := [one for one in classes if one not in launcher.layers]:
+        raise NotModelled(
+            f"defines {', '.join(others[:6])}, so that its layers may be others than those of {launcher.title}"
+        )
 
 
 def _of_model(name: str, given: Model | None, loaded: Model | None) -> Iterator[str]:
@@ -441,8 +437,8 @@ def _role(launcher: Launcher, key: str, elsewhere: set[str]) -> KeyRole:
         (bare in settings_read(launcher.contract), "setting"),
         (key in launcher.effects, "noted"),
         (key in names_in(launcher) and not bare, "quiet"),
-        (any(fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), "quiet"),
-        (any(fnmatchcase(key, one) for one in launcher.effects), "noted"),
+        (any(fnmatch.fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), "quiet"),
+        (any(fnmatch.fnmatchcase(key, one) for one in launcher.effects), "noted"),
         (bool(bare), "setting"),
     )
     return next((one for has, one in ranks if has), "noted")
@@ -456,7 +452,7 @@ def _bare(launcher: Launcher, key: str) -> str:
 
 def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
     """A note of a setting that is not among those of the contract, with what it does where the table says that."""
-    effect = next((text for one, text in launcher.effects.items() if fnmatchcase(key, one)), "")
+    effect = next((text for one, text in launcher.effects.items() if fnmatch.fnmatchcase(key, one)), "")
     value = [as_script_text(str(one)) for one in value] if isinstance(value, list) else value
     return f"{key}: {shortened(value)}" + (f" (not priced: {effect})" if effect else "")
 

@@ -50,7 +50,7 @@ def of_program(
     made = calls
     names = defined or recipes_named(name for one in calls for name in _recipe_names(one))
     known = recipes_named(NAMED.findall(text))
-    names = [one for one in names if one in arguments] or names or known[: len(known) == 1]
+    names = [one for one in (*names, *known) if one in arguments] or names or known
     if not names and not known:
         return _of_container(module, calls, world, model, arguments, of_settings)
     as_shipped = f"as shipped: primus-search project --recipe {(names or known)[0]}"
