@@ -360,7 +360,7 @@ def _refuse(launcher: Launcher, given: Settings) -> None:
             if why := next((reason for words, reason in reasons.items() if fits(given[key], words)), ""):
                 raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
     classes = (key.removeprefix(CLASS) for key in given if launcher.layers and key.startswith(CLASS))
-    if others := [one for one in classes if one not in launcher.layers]:
+    if others := [one for one in classes if not any(fnmatch.fnmatchcase(one, name) for name in launcher.layers)]:
         raise NotModelled(
             f"defines {', '.join(others[:6])}, so that its layers may be others than those of {launcher.title}"
         )
