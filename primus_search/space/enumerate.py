@@ -342,14 +342,13 @@ class Enumerator:
             keys.append((number.reshape(-1), len(distinct)))
         return densified(keys, self._outer.length)
 
-    def inner_numbers(self, columns: frozenset[str], thresholds: Mapping[str, int] | None = None) -> tuple[Ints, Ints]:
+    def inner_numbers(self, columns: frozenset[str], sides: Mapping[str, Bools] | None = None) -> tuple[Ints, Ints]:
         """Number of every inner combination by some of its columns, and one combination per number.
 
-        told_from: columns of which all that counts is whether the value is at least this.
+        sides: columns of which all that counts is on which side of an edge each combination is.
         """
-        edges = thresholds or {}
-        sides = [(self._inner.values[name] >= least).astype(np.int64) for name, least in edges.items()]
-        keys = [*self._keys(self._inner, columns.difference(edges)), *((side, 2) for side in sides)]
+        told = {name: side for name, side in (sides or {}).items() if name in columns}
+        keys = [*self._keys(self._inner, columns.difference(told)), *((side, 2) for side in told.values())]
         return densified(keys, self._inner.length)
 
     @cached_property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.cli.project import of_file
 from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.project import Projector
 from primus_search.launch.experiment_space import space_of
@@ -96,6 +97,22 @@ def test_kimi_k2_under_muon_holds_on_every_rank_what_megatrons_classes_allocate(
     ours = memory.weights + memory.gradients + memory.optimizer
     parts = zip(built["weights"], built["gradients"], built["optimizer"], strict=True)
     assert ours.tolist() == pytest.approx([sum(rank) for rank in parts], rel=0.01)
+
+
+def test_a_chunk_is_one_bucket_where_no_gradient_is_reduced_beside_backward(tmp_path: Path) -> None:
+    """Bytes that Megatron's classes allocate at d98e8a64 (tests.support.megatron_bytes), padding among them."""
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 --num-attention-heads 32 "
+        "--num-query-groups 8 --ffn-hidden-size 8192 --micro-batch-size 1 --global-batch-size 128 --seq-length 32768 "
+        "--max-position-embeddings 32768 --bf16 --use-distributed-optimizer --swiglu --disable-bias-linear --untie-"
+        "embeddings-and-output-weights --normalization RMSNorm --group-query-attention --vocab-size 151936 --mock-data "
+        "--optimizer muon --ddp-bucket-size 10000000 --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 10\n"
+    )
+    space, one = of_file(path, "h100")
+    memory = memory_by_rank(space.job, one)
+    assert float(memory.weights[0]) == pytest.approx(3_358_851_072, abs=2 * 16_840_704)
+    assert float(memory.gradients[0]) == pytest.approx(6_717_702_144, abs=4 * 16_840_704)
 
 
 def test_preconditioners_of_soap_are_named_with_what_they_cost(tmp_path: Path) -> None:

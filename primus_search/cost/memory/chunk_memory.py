@@ -20,7 +20,7 @@ from primus_search.cost.memory.pipeline_moments import PipelineMoments, moment_c
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
 from primus_search.cost.memory.share import Share
-from primus_search.cost.memory.whole_matrices import deals_matrices
+from primus_search.cost.memory.whole_matrices import dealt_columns
 from primus_search.cost.projection import Memory
 from primus_search.space.memo import Rows, WordNumbers, by_columns, distinct, in_order
 from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
@@ -75,7 +75,7 @@ class MemoryTable:
         )
         self.states = memo(
             reads=STATE_READS,
-            canonical=lambda c: {"pipeline_layout": deals_matrices(job.stack, c) * (1 + words.layouts(c))},
+            canonical=lambda c: dealt_columns(job.stack, c, words.layouts(c)),
             compute=self._states,
             tables=(self._state, self._context),
         )

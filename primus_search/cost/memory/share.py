@@ -64,6 +64,7 @@ class Share:
     state_format: cached_property[Ints] = cached_property(lambda s: s._c.state_format)
     optimizer: cached_property[Ints] = cached_property(lambda s: s._c.optimizer)
     layouts: cached_property[list[Layout]] = cached_property(lambda s: [s._c.layouts[n] for n in s._c.pipeline_layout])
+    has_buckets: cached_property[Bools] = cached_property(lambda s: s._c.overlap_grad_reduce)
     has_fused_dispatch: cached_property[Bools] = cached_property(lambda s: s._c.has_fused_dispatch)
     has_fused_loss: cached_property[Bools] = cached_property(lambda s: s._c.loss_fusion)
     fp8: cached_property[Ints] = cached_property(lambda s: s._c.fp8)

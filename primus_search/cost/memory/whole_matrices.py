@@ -8,7 +8,7 @@ Formula: empty of a chunk = shards * fullest shard - its matrices; of the first,
 the most.
 Source: NVIDIA/Megatron-LM d98e8a64 core/distributed/distributed_data_parallel.py (buckets of the first pipeline rank's
 first chunk alone).
-Valid: gradients reduced beside backward; matrices of experts apart from each other (no single grouped weight).
+Valid: matrices of experts apart from each other (no single grouped weight).
 """
 
 from collections.abc import Iterator
@@ -20,25 +20,31 @@ from primus_search.cost.memory.layer_matrices import Matrix, layer_matrices
 from primus_search.cost.memory.parameters import ModelState, state
 from primus_search.cost.memory.share import Share
 from primus_search.cost.traffic.data_parallel import bucket_params
-from primus_search.values.candidates import Bools, Candidates, Floats, Optimizer, Sharding
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Optimizer, Sharding
 from primus_search.values.layout import stage_layers
 from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
 
-def deals_matrices(stack: Stack, of: Candidates | Share) -> Bools:
+def deals_matrices(stack: Stack, sharding: Ints, optimizer: Ints) -> Bools:
     """Whether the optimizer takes matrices whole, from buffers with room for them."""
-    is_dealt = (of.sharding == Sharding.DISTRIBUTED_OPTIMIZER) & (of.optimizer > Optimizer.SGD)
-    found: Bools = is_dealt | (of.optimizer == Optimizer.DIST_MUON) & stack.memory.pads_dealt_matrices
+    is_dealt = (sharding == Sharding.DISTRIBUTED_OPTIMIZER) & (optimizer > Optimizer.SGD)
+    found: Bools = is_dealt | (optimizer == Optimizer.DIST_MUON) & stack.memory.pads_dealt_matrices
     return found
+
+
+def dealt_columns(stack: Stack, c: Candidates, layouts: Ints) -> dict[str, Ints | Bools]:
+    """What tells apart candidates that deal matrices, and no others: their layout, and whether they have buckets."""
+    is_dealt = deals_matrices(stack, c.sharding, c.optimizer)
+    return {"pipeline_layout": is_dealt * (1 + layouts), "overlap_grad_reduce": is_dealt & c.overlap_grad_reduce}
 
 
 def empty_room(model: Model, stack: Stack, s: Share) -> Iterator[tuple[str, ModelState]]:
     """Bytes beside what a rank's parameters need, by unit."""
-    is_dealt = deals_matrices(stack, s)
+    is_dealt = deals_matrices(stack, s.sharding, s.optimizer)
     if not is_dealt.any():
         return
-    most = bucket_params(stack, s.shards.astype(int), s.shards)
+    most = np.where(s.has_buckets, bucket_params(stack, s.shards.astype(int), s.shards), np.inf)
     for unit, of_experts, shards in (
         ("attention_present", False, s.shards),
         ("experts_present", True, s.expert_shards),

@@ -4,9 +4,12 @@ Answers come for bundles (candidates of one outer cell that memory cannot tell a
 are found by lookup of (outer cell, inner combination), so that a bundle costs a few gathers and one compiled loop.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from primus_search.cost.memory.chunk_memory import MemoryKeys
+from primus_search.cost.memory.whole_matrices import deals_matrices
 from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
 from primus_search.cost.project import SELDOM_READ, Projector
@@ -15,16 +18,16 @@ from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.exploration.exhaustive.candidate_groups import Groups
 from primus_search.exploration.exhaustive.term_rows import PairCodes, SetRows
+from primus_search.space.context import Column
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
 from primus_search.space.memo import distinct
 from primus_search.values.candidates import Bools, Floats, Ints, Sharding
+from primus_search.values.job import Job
 from primus_search.values.knobs import KNOB, Enters, reading
 from primus_search.values.model import Model
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
 """Inner axes that the memory of a device depends on."""
-MEMORY_TOLD_FROM = {name: KNOB[name].memory_from for name in MEMORY_READS if KNOB[name].memory_from}
-"""Of those it depends on, the axes whose values it tells apart on one edge alone."""
 
 
 class GridCosts:
@@ -32,10 +35,12 @@ class GridCosts:
 
     def __init__(self, enumerator: Enumerator, projector: Projector) -> None:
         self.enumerator, self.projector = enumerator, projector
-        self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, MEMORY_TOLD_FROM), Groups(enumerator)
-        terms, table = projector.terms, projector.table
-        self._memory = [PairCodes(enumerator, memo) for memo in (table.moments, table.states, table.batches)]
-        switches = enumerator.blocks[1].values
+        terms, table, switches = projector.terms, projector.table, enumerator.blocks[1].values
+        sides = memory_sides(projector.job, switches)
+        self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, sides), Groups(enumerator)
+        self._memory = [
+            PairCodes(enumerator, memo, sides=sides) for memo in (table.moments, table.states, table.batches)
+        ]
         is_seldom = (switches["sharding"] >= Sharding.FSDP2) | (switches["exchange_overlap"] > 0)
         self._layer = PairCodes(enumerator, terms.layers, SELDOM_READ, is_seldom)
         self._shape, self._hop, self._replica = (
@@ -103,6 +108,14 @@ class GridCosts:
         members = self.projector.terms.replicas.data[codes]
         helps = np.maximum.reduceat(self._overlaps[inner].astype(np.float64), first)
         return (np.column_stack([np.minimum.reduceat(members, first, axis=0), helps]),)
+
+
+def memory_sides(job: Job, inner: Mapping[str, Column]) -> dict[str, Bools]:
+    """Inner axes that memory tells apart on one edge alone, and on which side of it each combination is."""
+    edges = {name: KNOB[name].memory_from for name in MEMORY_READS if KNOB[name].memory_from}
+    deals = deals_matrices(job.stack, inner["sharding"], inner["optimizer"])
+    sides: dict[str, Bools] = {name: inner[name] >= least for name, least in edges.items()}
+    return sides | {"overlap_grad_reduce": deals & inner["overlap_grad_reduce"].astype(np.bool_)}
 
 
 def _makespan_columns(model: Model) -> Ints:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from primus_search.space.enumerate import Enumerator, GridRows
-from primus_search.values.candidates import Ints
+from primus_search.values.candidates import Bools, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +27,8 @@ class Bundles:
     members   inner combinations, bundle by bundle from `first[bundle]`; `place`: where each stands in its class' list
     """
 
-    def __init__(self, enumerator: Enumerator, columns: frozenset[str], thresholds: Mapping[str, int]) -> None:
-        kinds = enumerator.inner_numbers(columns, thresholds)[0]
+    def __init__(self, enumerator: Enumerator, columns: frozenset[str], sides: Mapping[str, Bools]) -> None:
+        kinds = enumerator.inner_numbers(columns, sides)[0]
         members, places, sizes, per_class = [], [], [], []
         for rows in enumerator.inner_lists:
             order = np.argsort(kinds[rows], kind="stable")

@@ -5,7 +5,7 @@ floor; what is left per candidate is one lookup in a table of pairs. The memo of
 not in the table yet, with one example each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ class PairCodes:
 
     outer_numbers, inner_numbers  of every cell and every combination by the columns the term reads
     seldom  columns that it reads with some inner combinations alone: `of`. They tell apart cells that such a one meets
+    sides   of columns whose value alone tells nothing: see `Enumerator.inner_numbers`
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class PairCodes:
         memo: Memo[Candidates],
         seldom: frozenset[str] = frozenset(),
         of: Bools | None = None,
+        sides: Mapping[str, Bools] | None = None,
     ) -> None:
         self._enumerator, self.memo, self._generation = enumerator, memo, memo.generation
         self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads - seldom)
@@ -40,7 +42,7 @@ class PairCodes:
             closer, example = enumerator.outer_numbers(memo.reads)
             keys = [(self.outer_numbers, len(outer_example)), ((closer + 1) * meets, len(example) + 1)]
             self.outer_numbers, outer_example = densified(keys, len(meets))
-        self.inner_numbers, inner_example = enumerator.inner_numbers(memo.reads)
+        self.inner_numbers, inner_example = enumerator.inner_numbers(memo.reads, sides)
         self.num_outer, self._width = len(outer_example), len(inner_example)
         pairs = self.num_outer * self._width
         self._table: NDArray[np.int32] | None = np.full(pairs, -1, dtype=np.int32) if pairs <= MOST_PAIRS else None

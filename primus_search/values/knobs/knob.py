@@ -159,7 +159,8 @@ class Knob:
 
         Any legal row stays a configuration, if not a legal one, with such a knob at its default.
         """
-        is_execution = bool(self.enters & EXECUTION) and not self.enters & ~(EXECUTION | Enters.BATCH)
+        beside = Enters.BATCH | Enters.STATE if self.kind is Kind.SWITCH else Enters.BATCH
+        is_execution = bool(self.enters & EXECUTION) and not self.enters & ~(EXECUTION | beside)
         return is_execution and not self.is_numeric and self.kind is not Kind.DEGREE
 
     @property
