@@ -7,7 +7,7 @@ import numpy as np
 from primus_search.cost.memory.mixer_memory import projection_ranks
 from primus_search.cost.memory.share import Share
 from primus_search.values.candidates import Floats
-from primus_search.values.model import LayerKind, Model
+from primus_search.values.model import Attention, LatentMixer, LayerKind, Model
 from primus_search.values.model.mixer import Split, WeightMatrix
 
 Matrix = tuple[float, float, int]
@@ -22,10 +22,11 @@ def layer_matrices(model: Model, kind: LayerKind, s: Share, *, of_experts: bool)
         outer, inner = experts.latent_hidden or hidden, experts.expert_ffn_hidden / s.etp
         found = [(up * inner, outer), (outer, inner)]
     elif not of_experts:
-        groups: dict[str, list[WeightMatrix]] = defaultdict(list)
-        for one in model.mixer(kind).projections(hidden):
+        mixer, groups = model.mixer(kind), defaultdict[str, list[WeightMatrix]](list)
+        for one in mixer.projections(hidden):
             groups[one.group].append(one)
-        for group in reversed(groups.values()):
+        is_attention = isinstance(mixer, Attention | LatentMixer)  # whose output is made first
+        for group in sorted(groups.values(), key=lambda group: is_attention and group[0].split is not Split.ROW):
             is_row, ranks = group[0].split is Split.ROW, projection_ranks(group[0], s)
             rows, columns = sum(one.copies * one.n for one in group), group[0].k
             found.append((rows, columns / ranks) if is_row else (rows / ranks, columns))

@@ -1,6 +1,7 @@
 """Parameters of a layer with what fills up the buffers that Megatron-FSDP has for them.
 
-A layer has a buffer for its routed experts and one for the rest. A buffer is dealt to its ranks in whole chunks: the
+A layer has a buffer for its routed experts and one for the rest, and of each one more where weights are in FP8: for
+what is not. A buffer is dealt to its ranks in whole chunks: the
 least common multiple of the row lengths of its matrices, so that shards end where rows end. Matrices begin at chunks;
 what is left of two of them may share one, and vectors fill what stays empty.
 Formula: parameters = shards * chunk * ceil(used chunks / shards)
@@ -22,27 +23,37 @@ from primus_search.values.model import LayerKind, Model
 
 
 def padded(
-    model: Model, stack: Stack, s: Share, kind: LayerKind, count: Floats, *, of_experts: bool = False
-) -> tuple[Floats, Floats]:
-    """`count` parameters of a layer's buffer with what fills it up where Megatron-FSDP deals it to its ranks, and
-    empty elements on the first rank, of which the optimizer keeps nothing."""
+    model: Model, stack: Stack, s: Share, kind: LayerKind, cast: Floats, uncast: Floats, *, of_experts: bool = False
+) -> tuple[Floats, Floats, Floats]:
+    """Parameters of a layer that FP8 casts and others, each with what fills up its buffer where Megatron-FSDP deals it
+    to its ranks, and empty elements on the first rank, of which the optimizer keeps nothing."""
     is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
-        return count, np.zeros_like(count)
+        return cast, uncast, np.zeros_like(cast)
     matrices = layer_matrices(model, kind, s, of_experts=of_experts)
+    router = ((float(model.moe.num_experts), float(model.hidden), 1),) if model.moe and not of_experts else ()
     shards = np.where(s.sharding > Sharding.NONE, s.expert_shards if of_experts else s.shards, 1.0) * s.optimizer_groups
-    beside = np.stack(np.broadcast_arrays(count, shards, fp8_layouts(stack, s)), axis=1).round().astype(np.int64)
-    found = np.array([filled(one, *more) for one, more in zip(matrices, beside.tolist(), strict=True)])
-    return np.where(is_padded, found[:, 0], count), np.where(is_padded, found[:, 1], 0.0)
+    numbers = np.stack(np.broadcast_arrays(cast, uncast, shards, fp8_layouts(stack, s)), axis=1).round()
+    found = np.zeros((len(matrices), 3))
+    for i, (low, high, ranks, are_apart) in enumerate(numbers.astype(int).tolist()):
+        if are_apart:
+            of_cast, of_router = (
+                tuple(one for one in matrices[i] if (one in router) is side) for side in (False, True)
+            )
+            (cast_room, no_cast), (room, nothing) = filled(of_cast, low, ranks), filled(of_router, high, ranks)
+            found[i] = cast_room, room, no_cast + nothing
+        else:
+            room, nothing = filled(matrices[i], low + high, ranks)
+            found[i] = room - high, high, nothing
+    return tuple(np.where(is_padded, one, usual) for one, usual in zip(found.T, (cast, uncast, 0.0), strict=True))
 
 
 @lru_cache(maxsize=4096)
-def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int) -> tuple[float, float]:
+def filled(matrices: tuple[Matrix, ...], count: int, shards: int) -> tuple[float, float]:
     """Elements of a buffer on all its ranks, each of which has whole chunks: the least common multiple of rows; and
     empty ones on the first rank.
 
     matrices  rows, their length and how many       count  parameters in all       shards  ranks
-    are_apart  parameters of no matrix have a buffer of their own; otherwise they fill what matrices leave empty
     """
     listed, chunk = sorted(((round(n), round(m), many) for n, m, many in matrices), key=lambda one: -one[1]), 1
     for rows, length, _ in listed:
@@ -59,11 +70,10 @@ def filled(matrices: tuple[Matrix, ...], count: int, shards: int, are_apart: int
                 waiting.remove(other)
             gaps.append((used, chunk - one % chunk - other % chunk))
             used += 1 + other // chunk
-    filling, beside = (0, small) if are_apart else (small, 0)
-    inside = max(filling - sum(gap for _, gap in gaps), 0) / chunk
+    inside = max(small - sum(gap for _, gap in gaps), 0) / chunk
     dealt = ceil((used + inside) / shards)
     empty = max(dealt - used - inside, 0.0) * chunk
     for begin, gap in gaps:
-        empty += max(gap - filling, 0) * (begin < dealt)
-        filling = max(filling - gap, 0)
-    return float(shards * chunk * dealt + beside), float(empty)
+        empty += max(gap - small, 0) * (begin < dealt)
+        small = max(small - gap, 0)
+    return float(shards * chunk * dealt), float(empty)

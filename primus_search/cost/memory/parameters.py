@@ -44,17 +44,21 @@ class ModelState:
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device, with its adapters."""
     base, is_trained = base_bytes(model), model.adapters is None
-    whole = model.beside_mixer_params(kind)[1]
-    count, empty = padded(model, stack, s, kind, layer_dense_params(model, kind, s))
-    found = state(stack, s, count - whole, s.shards, empty=empty, is_trained=is_trained, base_bytes=base)
-    norms = round(model.layer_norms(kind) * model.norm_params)
-    for each, is_matrix in ((norms, False), (whole - norms, True)):
-        uncast = {"is_linear": is_matrix, "is_cast": False, "is_trained": is_trained}
-        found = found.plus(state(stack, s, np.full_like(count, each), s.shards, **uncast))
+    of_mixer, vectors = model.mixer(kind).vectors(model.hidden), model.vectors_beside_mixer(kind)
+    router = np.full_like(s.tp, model.beside_mixer_params(kind)[1] - vectors[1])
+    uncast = (of_mixer[0] + vectors[0]) / s.tp + of_mixer[1] + vectors[1] + router
+    count, uncast, empty = padded(model, stack, s, kind, layer_dense_params(model, kind, s) - uncast, uncast)
+    found = state(stack, s, count, s.shards, empty=empty, is_trained=is_trained, base_bytes=base)
+    for each, is_matrix in ((uncast - router, False), (router, True)):
+        found = found.plus(state(stack, s, each, s.shards, is_linear=is_matrix, is_cast=False, is_trained=is_trained))
     if kind.is_moe:
-        count, empty = padded(model, stack, s, kind, layer_expert_params(model, s), of_experts=True)
+        biases = s.local_experts * (model.expert_biases[0] / s.etp + model.expert_biases[1])
+        count = layer_expert_params(model, s) - biases
+        count, biases, empty = padded(model, stack, s, kind, count, biases, of_experts=True)
         routed = state(stack, s, count, s.expert_shards, empty=empty, is_trained=is_trained, base_bytes=base)
         found = found.plus(routed)
+        if model.has_linear_bias:
+            found = found.plus(state(stack, s, biases, s.expert_shards, is_linear=False, is_trained=is_trained))
     if is_trained:
         return found
     dense, experts = adapter_shares(model, kind, s)
@@ -88,7 +92,8 @@ def layer_dense_params(model: Model, kind: LayerKind, s: Share) -> Floats:
 def layer_expert_params(model: Model, s: Share) -> Floats:
     """Parameters of one MoE layer's routed experts on one device: num_experts / ep of them, each split by etp."""
     assert model.moe is not None
-    return model.moe.num_experts / s.ep * model.expert_params / s.etp
+    whole = model.expert_biases[1]
+    return model.moe.num_experts / s.ep * ((model.expert_params - whole) / s.etp + whole)
 
 
 def adapter_shares(model: Model, kind: LayerKind, s: Share) -> tuple[Floats, Floats]:

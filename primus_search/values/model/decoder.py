@@ -270,10 +270,13 @@ class Model:
 
     def mlp_params(self, ffn_hidden: int) -> int:
         """Parameters of one MLP (dense, one expert, or all shared experts as one) of the given inner size."""
-        count = self.num_mlp_matrices * self.hidden * ffn_hidden
-        if self.has_linear_bias:
-            count += (self.num_mlp_matrices - 1) * ffn_hidden + self.hidden
-        return count
+        return self.num_mlp_matrices * self.hidden * ffn_hidden + sum(self.mlp_biases(ffn_hidden))
+
+    def mlp_biases(self, ffn_hidden: int) -> tuple[int, int]:
+        """Biases of one MLP: divided by tp, and whole on every rank (Megatron: RowParallelLinear)."""
+        if not (self.has_linear_bias and ffn_hidden):
+            return 0, 0
+        return (self.num_mlp_matrices - 1) * ffn_hidden, self.hidden
 
     @cached_property
     def dense_mlp_params(self) -> int:
@@ -311,8 +314,7 @@ class Model:
     def beside_mixer_params(self, kind: LayerKind) -> tuple[int, int]:
         """Parameters of a layer beside its mixer and its routed experts: divided by tp, and whole on every rank.
 
-        Whole are norms, the router, the gate of shared experts and the output bias of an MLP (Megatron:
-        RowParallelLinear).
+        Whole are norms, the router, the gate of shared experts and the output bias of an MLP.
         """
         whole = round(self.layer_norms(kind) * self.norm_params) + self.hyper_params + self.per_layer_params
         if isinstance(kind.feed_forward, NoFeedForward):
@@ -320,8 +322,21 @@ class Model:
         if self.moe is not None and kind.is_moe:
             gate = self.hidden if self.moe.has_shared_gate and self.moe.shared_ffn_hidden else 0
             return self.shared_expert_params - gate, whole + self.router_params + gate
-        bias = self.hidden if self.has_linear_bias else 0
+        bias = self.mlp_biases(self.ffn_hidden_of(kind))[1]
         return self.mlp_params(self.ffn_hidden_of(kind)) - bias, whole + bias + self.activation_params
+
+    @cached_property
+    def expert_biases(self) -> tuple[int, int]:
+        """Biases of one routed expert: divided by its tensor parallelism, and whole on each of its ranks."""
+        return self.mlp_biases(0 if self.moe is None or self.moe.latent_hidden else self.moe.expert_ffn_hidden)
+
+    def vectors_beside_mixer(self, kind: LayerKind) -> tuple[int, int]:
+        """Those of `beside_mixer_params` that are no matrices: norms, biases, scalars of an activation."""
+        norms = round(self.layer_norms(kind) * self.norm_params)
+        if self.moe is not None and kind.is_moe:
+            return 0, norms + self.moe.num_experts * self.moe.has_router_bias
+        split, whole = self.mlp_biases(self.ffn_hidden_of(kind))
+        return split, norms + whole + (0 if isinstance(kind.feed_forward, NoFeedForward) else self.activation_params)
 
     def layer_params(self, kind: LayerKind) -> int:
         """All parameters of one layer of that kind, every expert included."""
