@@ -5,6 +5,7 @@ from enum import IntEnum
 
 from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Columns, Floats, Ints
+from primus_search.values.measured_run import PeakKind
 
 
 class Verdict(IntEnum):
@@ -67,6 +68,13 @@ class Memory(Columns):
     def driver(self) -> Floats:
         """What the driver reports in use: everything."""
         return self.total
+
+    def counted(self, kind: PeakKind) -> Floats:
+        """Bytes as peaks of a kind count them.
+
+        Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
+        """
+        return self.driver if kind == "driver" else self.__getattribute__(kind) - self.expert_buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

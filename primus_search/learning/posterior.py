@@ -25,7 +25,6 @@ from scipy.special import ndtr
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, MOE_FACTOR, likeness, places_of
-from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
 from primus_search.learning import hypotheses as software
 from primus_search.learning.hypotheses import NUMBERS, Hypothesis
@@ -503,5 +502,5 @@ def peak_errors(stack: Stack, runs: Sequence[MeasuredRun]) -> Floats:
         memory = Projector(one.on(stack)).memory(one.table)
         for row, place in enumerate(places.tolist()):
             measured = runs[counted[place]].measured
-            errors[counted[place]] = np.log(measured.peak_bytes / counted_bytes(memory, measured.peak_kind)[row])
+            errors[counted[place]] = np.log(measured.peak_bytes / memory.counted(measured.peak_kind)[row])
     return errors

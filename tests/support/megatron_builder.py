@@ -91,15 +91,18 @@ def without_kernels() -> None:
     """Local norms and attention without what their forward pass does not have: sequence and context parallelism."""
     import torch
     from megatron.core.transformer import dot_product_attention, multi_latent_attention, torch_norm
+    from megatron.core.transformer.moe import moe_layer
 
     class Whole(torch.nn.Module):
-        """A linear that is whole on every rank, as Transformer Engine's down-projections of latent attention."""
+        """A linear that is whole on every rank, as those of Transformer Engine into latents."""
 
-        def __init__(self, input_size: int, output_size: int, **_: Any) -> None:
+        def __init__(self, input_size: int, output_size: int, *, bias: bool = False, **_: Any) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.empty(output_size, input_size))
+            self.bias = torch.nn.Parameter(torch.empty(output_size)) if bias else None
 
     multi_latent_attention.HAVE_TE, multi_latent_attention.TELinear = False, Whole
+    moe_layer.HAVE_TE, moe_layer.TELinear = True, Whole
 
     def norm(cls: Any, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> Any:
         made = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm

@@ -30,22 +30,17 @@ def padded(
     is_padded = in_layer_buffers(stack, s)
     if not np.any(is_padded):
         return cast, uncast, np.zeros_like(cast)
-    matrices = layer_matrices(model, kind, s, of_experts=of_experts)
-    router = ((float(model.moe.num_experts), float(model.hidden), 1),) if model.moe and not of_experts else ()
+    every, of_cast, beside = (
+        layer_matrices(model, kind, s, of_experts=of_experts, is_cast=side) for side in (None, True, False)
+    )
     shards = np.where(s.sharding > Sharding.NONE, s.expert_shards if of_experts else s.shards, 1.0) * s.optimizer_groups
     numbers = np.stack(np.broadcast_arrays(cast, uncast, shards, fp8_layouts(stack, s)), axis=1).round()
-    found = np.zeros((len(matrices), 3))
+    found = np.zeros((len(every), 3))
     for i, (low, high, ranks, are_apart) in enumerate(numbers.astype(int).tolist()):
-        if are_apart:
-            of_cast, of_router = (
-                tuple(one for one in matrices[i] if (one in router) is side) for side in (False, True)
-            )
-            (cast_room, no_cast), (room, nothing) = filled(of_cast, low, ranks), filled(of_router, high, ranks)
-            found[i] = cast_room, room, no_cast + nothing
-        else:
-            room, nothing = filled(matrices[i], low + high, ranks)
-            found[i] = room - high, high, nothing
-    return tuple(np.where(is_padded, one, usual) for one, usual in zip(found.T, (cast, uncast, 0.0), strict=True))
+        room, empty = filled(of_cast[i], low, ranks) if are_apart else filled(every[i], low + high, ranks)
+        own, own_empty = filled(beside[i], high, ranks) if are_apart else (high, 0.0)
+        found[i] = room - high * (not are_apart), own, empty + own_empty
+    return np.where(is_padded, found[:, 0], cast), np.where(is_padded, found[:, 1], uncast), found[:, 2] * is_padded
 
 
 @lru_cache(maxsize=4096)

@@ -21,6 +21,7 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import master_bytes, state_bytes
 from primus_search.values.model import LayerKind, Model, adapted_matrices
 from primus_search.values.model.adapters import EACH
+from primus_search.values.model.layer_weights import layer_vectors, uncast_params
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,12 +45,12 @@ class ModelState:
 def layer_state(model: Model, stack: Stack, kind: LayerKind, s: Share) -> ModelState:
     """One decoder layer of that kind on one device, with its adapters."""
     base, is_trained = base_bytes(model), model.adapters is None
-    of_mixer, vectors = model.mixer(kind).vectors(model.hidden), model.vectors_beside_mixer(kind)
-    router = np.full_like(s.tp, model.beside_mixer_params(kind)[1] - vectors[1])
-    uncast = (of_mixer[0] + vectors[0]) / s.tp + of_mixer[1] + vectors[1] + router
+    split, whole = layer_vectors(model, kind)
+    matrices = np.full_like(s.tp, uncast_params(model, kind))
+    uncast = split / s.tp + whole + matrices
     count, uncast, empty = padded(model, stack, s, kind, layer_dense_params(model, kind, s) - uncast, uncast)
     found = state(stack, s, count, s.shards, empty=empty, is_trained=is_trained, base_bytes=base)
-    for each, is_matrix in ((uncast - router, False), (router, True)):
+    for each, is_matrix in ((uncast - matrices, False), (matrices, True)):
         found = found.plus(state(stack, s, each, s.shards, is_linear=is_matrix, is_cast=False, is_trained=is_trained))
     if kind.is_moe:
         biases = s.local_experts * (model.expert_biases[0] / s.etp + model.expert_biases[1])

@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from primus_search.cost.memory.layer_matrices import Matrix, layer_matrices
-from primus_search.cost.memory.parameters import ModelState, state
+from primus_search.cost.memory.parameters import ModelState, state, trained_shares
 from primus_search.cost.memory.share import Share
 from primus_search.cost.traffic.data_parallel import bucket_params
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Optimizer, Sharding
@@ -26,7 +26,7 @@ from primus_search.values.machine.stack import Stack
 from primus_search.values.model import LayerKind, Model
 
 
-def deals_matrices(stack: Stack, sharding: Ints, optimizer: Ints) -> Bools:
+def deals_matrices(stack: Stack, sharding: Ints | Bools, optimizer: Ints | Bools) -> Bools:
     """Whether the optimizer takes matrices whole, from buffers with room for them."""
     is_dealt = (sharding == Sharding.DISTRIBUTED_OPTIMIZER) & (optimizer > Optimizer.SGD)
     found: Bools = is_dealt | (optimizer == Optimizer.DIST_MUON) & stack.memory.pads_dealt_matrices
@@ -44,7 +44,8 @@ def empty_room(model: Model, stack: Stack, s: Share) -> Iterator[tuple[str, Mode
     is_dealt = deals_matrices(stack, s.sharding, s.optimizer)
     if not is_dealt.any():
         return
-    most = np.where(s.has_buckets, bucket_params(stack, s.shards.astype(int), s.shards), np.inf)
+    held = _first_rank_params(model, s) if stack.sharding.gradient_buckets else s.shards
+    most = np.where(s.has_buckets, bucket_params(stack, s.shards.astype(int), held), np.inf)
     for unit, of_experts, shards in (
         ("attention_present", False, s.shards),
         ("experts_present", True, s.expert_shards),
@@ -52,26 +53,41 @@ def empty_room(model: Model, stack: Stack, s: Share) -> Iterator[tuple[str, Mode
         rows = {kind: layer_matrices(model, kind, s, of_experts=of_experts) for kind in model.kinds}
         room = np.zeros((3, 2, len(s.tp)))
         for i in np.flatnonzero(is_dealt):
-            join = () if of_experts else ((model.hidden / s.tp[i], 2.0 * model.hidden, 1),)
-            room[..., i] = _ends(_chunks(model, s, int(i), rows, join), int(shards[i]), float(most[i]))
+            sides = ((model.learned_positions, model.hidden, 1), (model.hidden / s.tp[i], 2.0 * model.hidden, 1))
+            ends = tuple((one,) * (one[0] > 0 and not of_experts) for one in sides)
+            room[..., i] = _ends(_chunks(model, s, int(i), rows, *ends), int(shards[i]), float(most[i]))
         room[0] *= s.vpp
         for one, (empty, of_states) in zip((unit, "first_stage", "final_norm"), room, strict=True):
             yield one, replace(state(stack, s, empty, shards), optimizer=state(stack, s, of_states, shards).optimizer)
 
 
+def _first_rank_params(model: Model, s: Share) -> Floats:
+    """Parameters of all chunks of the first pipeline rank."""
+    of_layer = [dense + routed for dense, routed in (trained_shares(model, kind, s) for kind in model.kinds)]
+    positions = model.learned_positions * model.hidden
+    ends = ((model.embedding_params - positions) / s.tp + positions, model.head_params / s.tp + model.norm_params)
+    held = np.zeros_like(s.tp)
+    for i, layout in enumerate(s.layouts):
+        if stages := stage_layers(model, int(s.pp[i] * s.vpp[i]), layout):
+            counts = [one[:: int(s.pp[i])].sum() for one in (*stages.counts.T, stages.has_embedding, stages.has_head)]
+            held[i] = sum(count * each[i] for count, each in zip(counts, (*of_layer, *ends), strict=True))
+    return held
+
+
 def _chunks(
-    model: Model, s: Share, row: int, rows: dict[LayerKind, list[tuple[Matrix, ...]]], join: tuple[Matrix, ...]
-) -> list[tuple[Matrix, ...]]:
+    model: Model, s: Share, row: int, rows: dict[LayerKind, list[tuple[Matrix, ...]]], positions: tuple[Matrix, ...],
+    join: tuple[Matrix, ...],
+) -> list[tuple[Matrix, ...]]:  # fmt: skip
     """Matrices of every virtual stage of a row, as backward reaches them; none where the layout does not suit."""
     stages = stage_layers(model, int(s.pp[row] * s.vpp[row]), s.layouts[row])
     if stages is None:
         return []
     every = {kind: rows[kind][row] for kind in model.kinds}
     module = sum((every[kind] for kind in model.mtp_kinds), join)
-    of_stages = zip(stages.counts.astype(int), stages.mtp.astype(int), strict=True)
+    of_stages = zip(*(one.astype(int) for one in (stages.counts, stages.has_embedding, stages.mtp)), strict=True)
     return [
-        (sum((of * n for of, n in zip(every.values(), counts, strict=True)), ()) + module * mtp)[::-1]
-        for counts, mtp in of_stages
+        (sum((of * n for of, n in zip(every.values(), counts, strict=True)), positions * first) + module * mtp)[::-1]
+        for counts, first, mtp in of_stages
     ]
 
 

@@ -12,7 +12,6 @@ from primus_search.base.errors import PrimusSearchError
 from primus_search.base.positions import places
 from primus_search.cost.confidence.fit import fit_probability, fit_verdict
 from primus_search.cost.confidence.uncertainty import Exposed, interval, run_ratio
-from primus_search.cost.memory.counted_bytes import counted_bytes
 from primus_search.cost.project import Projector
 from primus_search.cost.projection import Memory, Projection
 from primus_search.evidence.validate.scores import duplicate_weights
@@ -86,7 +85,7 @@ def _peaks(run: MeasuredRun, memory: Memory) -> tuple[float, float] | None:
     measured = run.measured
     if math.isnan(measured.peak_bytes):
         return None
-    return float(counted_bytes(memory, measured.peak_kind)[0]), measured.peak_bytes
+    return float(memory.counted(measured.peak_kind)[0]), measured.peak_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -287,9 +287,14 @@ class Model:
         """Parameters of ONE routed expert; 0 for a dense model."""
         if self.moe is None:
             return 0
-        if self.moe.latent_hidden:
-            return self.num_mlp_matrices * self.moe.latent_hidden * self.moe.expert_ffn_hidden
-        return self.mlp_params(self.moe.expert_ffn_hidden)
+        matrices = self.num_mlp_matrices * self.expert_hidden * self.moe.expert_ffn_hidden
+        return matrices + sum(self.expert_biases)
+
+    @property
+    def expert_biases(self) -> tuple[int, int]:
+        """Biases of one routed expert: divided by its tensor parallelism, and whole on each of its ranks."""
+        split, whole = self.mlp_biases(self.moe.expert_ffn_hidden if self.moe else 0)
+        return split, self.expert_hidden if whole else 0
 
     @cached_property
     def shared_expert_params(self) -> int:
@@ -300,8 +305,14 @@ class Model:
         count = self.mlp_params(self.moe.shared_ffn_hidden) if self.moe.shared_ffn_hidden else 0
         count += self.hidden if self.moe.has_shared_gate and self.moe.shared_ffn_hidden else 0
         count += self.mlp_params(self.moe.parallel_ffn_hidden) if self.moe.parallel_ffn_hidden else 0
-        latent = self.moe.latent_hidden
-        return count + 2 * self.hidden * latent + (latent if self.moe.has_latent_norm else 0)
+        return count + 2 * self.hidden * self.moe.latent_hidden + self.latent_vectors
+
+    @property
+    def latent_vectors(self) -> int:
+        """Parameters of the norm and the biases of both projections of a latent space of experts."""
+        latent = self.moe.latent_hidden if self.moe else 0
+        biases = self.has_linear_bias * (latent + self.hidden) if latent else 0
+        return biases + (latent if self.moe and self.moe.has_latent_norm else 0)
 
     @cached_property
     def router_params(self) -> int:
@@ -314,29 +325,18 @@ class Model:
     def beside_mixer_params(self, kind: LayerKind) -> tuple[int, int]:
         """Parameters of a layer beside its mixer and its routed experts: divided by tp, and whole on every rank.
 
-        Whole are norms, the router, the gate of shared experts and the output bias of an MLP.
+        Whole are norms, the router, the gate of shared experts, projections of a latent space of experts (Megatron:
+        duplicated) and the output bias of an MLP.
         """
         whole = round(self.layer_norms(kind) * self.norm_params) + self.hyper_params + self.per_layer_params
         if isinstance(kind.feed_forward, NoFeedForward):
             return 0, whole
         if self.moe is not None and kind.is_moe:
             gate = self.hidden if self.moe.has_shared_gate and self.moe.shared_ffn_hidden else 0
+            gate += 2 * self.hidden * self.moe.latent_hidden + self.latent_vectors
             return self.shared_expert_params - gate, whole + self.router_params + gate
         bias = self.mlp_biases(self.ffn_hidden_of(kind))[1]
         return self.mlp_params(self.ffn_hidden_of(kind)) - bias, whole + bias + self.activation_params
-
-    @cached_property
-    def expert_biases(self) -> tuple[int, int]:
-        """Biases of one routed expert: divided by its tensor parallelism, and whole on each of its ranks."""
-        return self.mlp_biases(0 if self.moe is None or self.moe.latent_hidden else self.moe.expert_ffn_hidden)
-
-    def vectors_beside_mixer(self, kind: LayerKind) -> tuple[int, int]:
-        """Those of `beside_mixer_params` that are no matrices: norms, biases, scalars of an activation."""
-        norms = round(self.layer_norms(kind) * self.norm_params)
-        if self.moe is not None and kind.is_moe:
-            return 0, norms + self.moe.num_experts * self.moe.has_router_bias
-        split, whole = self.mlp_biases(self.ffn_hidden_of(kind))
-        return split, norms + whole + (0 if isinstance(kind.feed_forward, NoFeedForward) else self.activation_params)
 
     def layer_params(self, kind: LayerKind) -> int:
         """All parameters of one layer of that kind, every expert included."""
