@@ -22,8 +22,8 @@ from primus_search.launch.refusals import RELEASES, Refusal, judged, refused, re
 from primus_search.learning.started_experiment import start
 from primus_search.models.megatron_arguments import class_sizes
 from tests.support.daily import TODAY_OR_ALL, drawn
-from tests.support.judge.checkouts import checkout, missing
-from tests.support.judge.megatron import Megatron
+from tests.support.judge.checkouts import needs
+from tests.support.launched import verdicts
 from tests.support.random_scripts import jobs
 
 SCRIPT = (
@@ -236,17 +236,16 @@ def test_a_text_keeps_what_cannot_be_computed() -> None:
     assert filled_in("{a // 2} of {b // 0} and {c}", {"a": 8, "b": 1}.get) == "4 of b // 0 and None"
 
 
-@pytest.mark.skipif(checkout("megatron@core_0.20") is None, reason=missing("megatron@core_0.20"))
+@needs("megatron@core_0.20")
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
 def test_random_scripts_are_refused_as_megatron_refuses_them(tmp_path: Path) -> None:
-    judge = Megatron(checkout("megatron@core_0.20") or Path())
+    drawn = {tmp_path / f"{i}.sh": job for i, job in enumerate(jobs("megatron@core_0.20", 100, int(time.strftime("%j"))))}
+    for file, job in drawn.items():
+        file.write_text(job.script)
     wrong = []
-    for job in jobs("megatron@core_0.20", 100, seed=int(time.strftime("%j"))):
-        (tmp_path / "run.sh").write_text(job.script)
-        ours = found_in(tmp_path / "run.sh", job.world)
-        verdict = judge.verdict(job.argv, job.world, job.environment)
-        wrong += [(verdict, ours, job.argv)] if verdict.accepted == bool(ours) else []
+    for verdict, (file, job) in zip(verdicts("megatron@core_0.20", [*drawn]), drawn.items(), strict=True):
+        ours = found_in(file, job.world)
+        wrong += [(verdict, ours, job.argv)] if verdict["accepted"] == bool(ours) else []
     assert wrong == []
 
 

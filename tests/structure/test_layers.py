@@ -135,3 +135,11 @@ def test_a_room_names_what_it_gives_and_the_rooms_it_imports(name: str) -> None:
     if listed[1] != "every room":
         assert found == set(re.findall(r"\w+", listed[1])) - {"nothing"}
     assert all(FLOORS[other] < FLOORS[name] for other in found)
+
+
+def test_judges_run_in_processes_of_their_own() -> None:
+    """They replace parts of torch and variables of the environment; only what finds them is imported by a test."""
+    judges = r"tests\.support\.(judge\.(?!checkouts|installed)|megatron_b)"
+    tests = Path(__file__).parents[1].rglob("test_*.py")
+    found = [f"{path.name}:{line}" for path in tests for line, name in imports(path) if re.match(judges, name)]
+    assert found == []

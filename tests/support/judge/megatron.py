@@ -60,9 +60,13 @@ class Megatron:
         beside: Iterable[Callable[[Any], object]] = (),
     ) -> Verdict:
         """The verdict on what `parsed()` gives; `beside` are checks that follow validate_args."""
-        for name in [name for name in os.environ if name.startswith(SEEN)]:
-            del os.environ[name]
-        os.environ |= processes(world) | {n: v for n, v in (environment or {}).items() if n.startswith(SEEN)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(SEEN)}
+        job = processes(world) | {n: v for n, v in (environment or {}).items() if n.startswith(SEEN)}
+        with patch.dict(os.environ, kept | job, clear=True):
+            return self._verdict(parsed, beside)
+
+    def _verdict(self, parsed: Callable[[], Any], beside: Iterable[Callable[[Any], object]]) -> Verdict:
+        """`judged` in the environment of the job."""
         noise = io.StringIO()
         with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
             try:

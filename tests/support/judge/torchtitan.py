@@ -134,9 +134,9 @@ def group(world: int) -> Iterator[None]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    os.environ |= processes(world)
-    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    with patch.dict(os.environ, processes(world)):
+        dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
