@@ -423,7 +423,15 @@ COMMANDS = {
     "torchrun --nproc_per_node 8 --nnodes 2 scripts/training/run_recipe.py --recipe "
     "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config --dataset mock -ep 8 model.pipeline_model_parallel_size=1": (
         "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config", World(16, 8),
-        {"expert_model_parallel_size": "8", "pipeline_model_parallel_size": "1"},
+        {
+            "expert_model_parallel_size": "8", "pipeline_model_parallel_size": "1",
+            "use_precision_aware_optimizer": True,
+        },
+    ),
+    "torchrun --nproc_per_node 8 --nnodes 4 scripts/training/run_recipe.py --recipe "
+    "llama3_8b_pretrain_8gpu_h100_fp8cs_config -tp 2 model.context_parallel_size=1": (
+        "llama3_8b_pretrain_8gpu_h100_fp8cs_config", World(32, 8),
+        {"tensor_model_parallel_size": "2", "context_parallel_size": "1", "global_batch_size": 256},
     ),
     "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --model llama3_8b --mode pretrain -gb 64": (
         "llama3_8b_pretrain_config", World(8, 8), {"global_batch_size": "64"},
@@ -432,14 +440,27 @@ COMMANDS = {
         "llama3_8b_pretrain_8gpu_h100_fp8cs_config", World(8, 8), {},
     ),
     "python scripts/performance/setup_experiment.py -m llama -mr llama31_405b -ng 1024 --gpu H100 -c bf16 -tp 4": (
-        "llama31_405b_pretrain_1024gpu_h100_bf16_config", World(1024, 0), {"tensor_model_parallel_size": "4"},
+        "llama31_405b_pretrain_1024gpu_h100_bf16_config", World(1024, 0),
+        {"tensor_model_parallel_size": "4", "sequence_parallel": True, "use_precision_aware_optimizer": True},
+    ),
+    "python scripts/performance/run_script.py -m llama -mr llama3_8b -ng 8 -g h100 -c bf16 -tp 2 -gb 64 "
+    "train.global_batch_size=128 model.tensor_model_parallel_size=4": (
+        "llama3_8b_pretrain_8gpu_h100_bf16_config", World(8, 0),
+        {
+            "tensor_model_parallel_size": "2", "global_batch_size": "64", "sequence_parallel": True,
+            "use_precision_aware_optimizer": True,
+        },
+    ),
+    "python scripts/performance/run_recipe.py -m llama -mr llama3_8b -ng 8 -g h100 -c bf16 -tp 2 -gb 64 "
+    "train.global_batch_size=128": (
+        "llama3_8b_pretrain_config", World(8, 0), {"tensor_model_parallel_size": "2", "global_batch_size": "128"},
     ),
     "python scripts/performance/run_script.py --gpu gb300 --model_recipe_name deepseek_v3 --num_gpus 512 "
     "--compute_dtype fp8_mx --pipeline_model_parallel_size 4 --virtual_pipeline_model_parallel_size 2 "
     "--cuda_graph_scope attn,moe_router --recompute_modules mlp --moe_flex_dispatcher_backend None": (
         "deepseek_v3_pretrain_256gpu_gb300_fp8mx_config", World(512, 0),
         {
-            "pipeline_model_parallel_size": "4", "virtual_pipeline_model_parallel_size": "2", "global_batch_size": 4096,
+            "pipeline_model_parallel_size": "4", "virtual_pipeline_model_parallel_size": "2",
             "pipeline_model_parallel_layout": "Et*8|(t*8|)*6t*5mL", "cuda_graph_scope": ["attn", "moe_router"],
             "recompute_granularity": "selective", "recompute_modules": ["mlp"],
             "moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": None,

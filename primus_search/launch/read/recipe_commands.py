@@ -81,13 +81,16 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
     for words in reversed([*commands, *script.commands]):
         parts = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]
         given = {table["options"].get(flag, ""): value for flag, value in pairwise(parts)}
+        if is_last := any(map(LAST.search, words)):
+            given.pop("device", None)
         name = _name(given, table["precisions"])
         if not name or not any(word.endswith(".py") for word in words):
             continue
         plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
         known, stem = recipes().get(name.removesuffix("_config")), _stem(given)
         settings = known.settings if known else {}
-        overrides = plain | overrides_of(words, settings)
+        over, is_flat = overrides_of(words, settings), bool(stem) and not is_last
+        overrides = {**over, **plain, **_heads(plain)} if is_flat else plain | over
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
             raise ValueError(f"takes settings from what {printed.strip(MARK)} ...) prints: write them into the command")
@@ -96,8 +99,10 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if unset := UNSET.search(" ".join([name, *counted])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
-        overrides = (_beneath(name, settings, stem, gpus, overrides) if settings and stem else {}) | overrides
         world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
+        if settings:
+            laid, flat = (plain, stem) if is_flat else (overrides, "")
+            overrides = _beneath(name, settings, flat, world.gpus, overrides, laid) | overrides
         runs.append(NamedRecipe(name, overrides, world, idle_in(words, settings)))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
@@ -144,20 +149,45 @@ def _stem(given: Mapping[str, str]) -> str:
     return given.get("stem") or "_".join(given[key] for key in ("family", "size") if "family" in given and key in given)
 
 
-def _beneath(name: str, settings: Settings, stem: str, gpus: int, overrides: Settings) -> dict[str, Any]:
-    """What a command of benchmarks sets by itself: layouts of stages that it changes, and on GPUs for which there is no
-    recipe the batch by replicas and states of BF16. Source: scripts/performance/utils/overrides.py of v0.6.0."""
-    both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(stem, {})
+LAST = re.compile(r"\brun_recipe\.py$|^--use_recipes$")
+"""Programs in which overrides stand over options, and whose recipe no device names; in that of benchmarks options stand
+over them (scripts/performance/run_script.py of v0.6.0, _apply_perf_recipe_overrides)."""
+
+
+def _heads(plain: Settings) -> dict[str, Any]:
+    """Sequence parallelism as the option of a benchmark for tensor parallelism sets it; none without the option."""
+    ranks = whole_number(str(plain.get(DEGREES[0], "")))
+    return {"sequence_parallel": ranks > 1} if ranks else {}
+
+
+def _beneath(
+    name: str, settings: Settings, flat: str, gpus: int, overrides: Settings, laid: Settings
+) -> dict[str, Any]:
+    """What a program sets by itself: layouts of stages that `laid` changes, and with the recipe of a benchmark states
+    of BF16 and the batch by replicas, which the program of benchmarks, where it starts `flat`, scales on GPUs for which
+    there is no recipe. Source: scripts/performance/utils/overrides.py and scripts/training/run_recipe.py of v0.6.0."""
+    both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(flat or KIMI.match(name)[0], {})
     found: dict[str, Any] = {}
-    if layouts and not overrides.keys().isdisjoint((GRID[2], VIRTUAL)):
+    if layouts and not laid.keys().isdisjoint((GRID[2], VIRTUAL)):
         stages = count_of(both, GRID[2]) * count_of(both, VIRTUAL)
         found[LAYOUT] = layouts.get(str(stages), settings.get(LAYOUT))
     before, batch = gpus_of(name), settings.get("global_batch_size")
-    if gpus in (0, before) or not before:
+    if not before:
         return found
     if "_bf16" in name and settings.get("optimizer", "adam") == "adam":
         found["use_precision_aware_optimizer"] = True
+    if gpus == 0 or (flat and gpus == before):
+        return found
     had, has = (
         count // prod(count_of(one, key) for key in DEGREES) for count, one in ((before, settings), (gpus, both))
     )
-    return found | ({"global_batch_size": int(str(batch)) * has // had} if batch and had else {})
+    if not batch or not had or has == had:
+        return found
+    scaled, rest = divmod(int(str(batch)) * has, had)
+    if rest and "global_batch_size" not in overrides:
+        raise ValueError(f"a batch of {batch} on {had} replicas is no whole one on {has}: give --global_batch_size")
+    return found | {"global_batch_size": scaled}
+
+
+KIMI = re.compile("(?:kimi_k2(?=_))?")
+"""The model whose recipes bring the function that makes their layouts: recipes/kimi/h100/kimi_k2.py:124."""
