@@ -292,7 +292,7 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
     rest = [one for one in rest if one.name == decided_by(one.name, file.release, file.given)]
     rest = [one for one in rest if one.name not in key_table(COMMANDS)["unread"]]
     framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
-    made = framework.priced | (megatron_keys(model) if model else {}) | priced_settings(file)
+    made = framework.priced | (megatron_keys(model) if model else {}) | priced_settings(file) | of_model
     row = {one.key: file.experiment.row.get(axis) for axis, one in framework.spellings.items()}
 
     def usual(one: Argument) -> Any:
