@@ -343,7 +343,7 @@ def typed(one: Argument, value: Any, *, is_parsed: bool) -> Any:
     return str(value)
 
 
-SAID = ("true", "false", "none", "null", "")
+SAID = ("none", "null", "")
 """Values of a switch of a command line as logs and mappings of arguments have them."""
 _BRACKETS = re.compile(r"[\[\](),'\"]")
 

@@ -292,7 +292,7 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
     rest = [one for one in rest if one.name == decided_by(one.name, file.release, file.given)]
     rest = [one for one in rest if one.name not in key_table(COMMANDS)["unread"]]
     framework, model, of_model = file.framework, file.experiment.model, file.experiment.written
-    made = framework.priced | (megatron_keys(model) if model else {}) | priced_settings(file) | of_model
+    made = framework.priced | (megatron_keys(model) if model else {}) | priced_settings(file)
     row = {one.key: file.experiment.row.get(axis) for axis, one in framework.spellings.items()}
 
     def usual(one: Argument) -> Any:
@@ -301,8 +301,10 @@ def left_out(file: LaunchFile) -> dict[str, Any]:
         for word, meant in words:
             if any(name in made for name in meant) and all(same(made.get(name), to) for name, to in meant.items()):
                 return word
+        if resolved := [of_model[name] for name in names if name in of_model]:
+            return resolved[0]
         decided = [made[name] for name in names if name in made] if one.name.startswith(OF_CLASS) else []
-        value = decided[0] if decided else of_model.get(names[0], framework.defaults.get(names[0], one.default))
+        value = decided[0] if decided else framework.defaults.get(names[0], one.default)
         value = row.get(names[0]) if value is None and one.kind == "int" else value
         return value[0] if decided and isinstance(value, list) else value
 

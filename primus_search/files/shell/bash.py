@@ -25,7 +25,7 @@ from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_output import output_of
 from primus_search.files.shell.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
 from primus_search.files.shell.shell_tests import OUTPUT, Tests, short
-from primus_search.files.shell.shell_variables import MARK, Variables, counts_in, header_variables
+from primus_search.files.shell.shell_variables import ASSIGNMENT, MARK, Variables, counts_in, header_variables
 
 MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
@@ -83,6 +83,7 @@ def followed(
                 turned.add(wrong)
                 choices[wrong] = script.others(wrong)[0]
                 continue
+        script.variables.values |= script.before[-1] if script.before else {}
         return script
 
 
@@ -107,6 +108,7 @@ class Script:
     """A script that is followed command by command, and what was found on the way.
 
     commands   words of each program that is started
+    before     variables that stand before each of them (`A=1 program`)
     guesses    tests that cannot be answered, by where they stand; `choices` has answers to take instead
     guards     tests of variables that are empty, and their answer where they were filled in
     open       those of both whose branches are being followed
@@ -121,12 +123,14 @@ class Script:
     starts: re.Pattern[str] | None = None
     variables: Variables = field(init=False)
     commands: list[list[str]] = field(default_factory=list)
+    before: list[dict[str, str]] = field(default_factory=list)
     documents: dict[str, str] = field(default_factory=dict)
     guesses: dict[int, Guess] = field(default_factory=dict)
     guards: dict[int, bool] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     left: int = 0
     open: list[int] = field(default_factory=list)
+    _before: dict[str, str] = field(default_factory=dict)
     _functions: dict[str, Block] = field(default_factory=dict)
     _tests: Tests = field(init=False)
     _said: list[str] = field(default_factory=list)
@@ -262,22 +266,33 @@ class Script:
     # --- simple commands ---
 
     def _simple(self, node: Node, asks: bool) -> bool:
-        raw = list(node.words)
-        while raw and self.variables.assigned(raw[0]):
-            raw.pop(0)
-        if raw and raw[0] in _DECLARES:
-            for word in raw[1:]:
-                if not self.variables.assigned(word):
-                    self.variables.assigned(self.variables.text(word))
-            return True
-        if raw[:1] == ["["] or raw[:1] == ["test"]:
-            return self._test(raw[1:-1] if raw[0] == "[" else raw[1:], node.at)
-        words = self.variables.words(raw)
+        count = next((n for n, word in enumerate(node.words) if not ASSIGNMENT.fullmatch(word)), len(node.words))
+        before, raw = node.words[:count], list(node.words[count:])
+        is_own = not raw or raw[0] in ("[", "test", *_DECLARES)
+        words = [] if is_own else self.variables.words(raw)
         while words and words[0] in _PASSES_ON:
             words.pop(0)
-        if not words:
-            return True
-        return True if self._keeps(words, node) else self._called(words, node, asks)
+        if words:
+            return self._with(before, words, node, asks)
+        for word in (*before, *(raw[1:] if raw[:1] and raw[0] in _DECLARES else ())):
+            if not self.variables.assigned(word):
+                self.variables.assigned(self.variables.text(word))
+        if raw[:1] == ["["] or raw[:1] == ["test"]:
+            return self._test(raw[1:-1] if raw[0] == "[" else raw[1:], node.at)
+        return True
+
+    def _with(self, before: Sequence[str], words: list[str], node: Node, asks: bool) -> bool:
+        """Run a command with the variables that stand before it, which hold for it alone."""
+        outer, values = self._before, dict(self.variables.values)
+        own = {word.partition("=")[0].rstrip("+") for word in before if self.variables.assigned(word)}
+        self._before = outer | {name: self.variables.values.get(name, "") for name in own}
+        try:
+            return True if self._keeps(words, node) else self._called(words, node, asks)
+        finally:
+            self._before = outer
+            for name in own:
+                self.variables.values.pop(name, None)
+            self.variables.values |= {name: values[name] for name in own & values.keys()}
 
     def _keeps(self, words: list[str], node: Node) -> bool:
         """Whether a command only takes its here-document: into a file, or as a script that is followed."""
@@ -366,6 +381,7 @@ class Script:
                 self.missing += [rest[0]] if word in ("source", ".") else []
                 break
         self.commands.append(words)
+        self.before.append(self._before)
         if asks:
             self._tests.doubts.append(f"{OUTPUT}{short(' '.join(words))})")
             return bool(self._guess(node.at, 0, (1,)))
@@ -440,7 +456,7 @@ class Script:
             self.follow(command)
         said, self._said, self.variables.values = self._said, outer, values
         is_known = len(self.commands) == count
-        del self.commands[count:]
+        del self.commands[count:], self.before[count:]
         return "\n".join(said) if is_known else f"{MARK}{OUTPUT}{short(command)}){MARK}"
 
     def _says(self, words: list[str]) -> bool:

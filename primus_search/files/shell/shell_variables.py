@@ -21,7 +21,7 @@ from primus_search.files.shell.shell_syntax import DEEPEST, LONGEST, behind, clo
 MARK = "\0"
 """Stands around the name of a variable that has no value."""
 UNSET = re.compile("\0([^\0]{1,200})\0")
-_ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"(?<!\w)([A-Za-z_]\w*+)(?:\[([^\]]{0,200})\])?(\+?=)(.*)", re.DOTALL)
 _MATHS = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Gt: operator.gt,
     ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le, ast.Eq: operator.eq, ast.NotEq: operator.ne,
@@ -86,7 +86,7 @@ class Variables:
 
     def assigned(self, word: str) -> bool:
         """Whether a raw word is an assignment (`A=1`, `A+=1`, `A[i]=1`, `A=(1 2)`), which is carried out."""
-        found = _ASSIGNMENT.fullmatch(word)
+        found = ASSIGNMENT.fullmatch(word)
         if found is None:
             return False
         name, index, how, rest = found.groups()

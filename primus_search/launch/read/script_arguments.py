@@ -89,17 +89,18 @@ def _of_training(script: bash.Script) -> dict[str, Any]:
 
 def _settings(script: bash.Script) -> dict[str, Any]:
     """Settings of the training that a script starts; of all its words where it starts none."""
-    runs = [(words, _arguments(_of_program(words))) for words in script.commands]
-    trainings = [(words, found) for words, found in runs if ARGUMENTS & found.keys()]
+    both = zip(script.commands, script.before, strict=True)
+    runs = [(words, _arguments(_of_program(words)), before) for words, before in both]
+    trainings = [one for one in runs if ARGUMENTS & one[1].keys()]
     if not trainings:  # a file of arrays that another one starts
         listed = [word for held in script.variables.arrays.values() for word in held.values()]
         texts = [word for value in script.variables.values.values() if "--" in value for word in value.split()]
-        return _arguments(listed + texts) | {key: value for _, found in runs for key, value in found.items()}
-    words, last = trainings[-1]
-    differs = {key for _, one in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
+        return _arguments(listed + texts) | {key: value for _, found, _ in runs for key, value in found.items()}
+    words, last, before = trainings[-1]
+    differs = {key for _, one, _ in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
     launched = world_of(words, script.header, script.folder)
     started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
-    return last | ({STARTS: differs} if differs else {}) | started | variables_of(script.variables.values)
+    return last | ({STARTS: differs} if differs else {}) | started | variables_of({**script.variables.values, **before})
 
 
 def _of_program(words: list[str]) -> list[str]:

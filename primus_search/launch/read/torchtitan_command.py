@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from primus_search.base.errors import did_you_mean
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.argument_tables import arguments
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import key_table
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.shell import bash
 from primus_search.files.shell.shell_variables import UNSET
+from primus_search.launch.contract import is_ignored
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.torchtitan_config import RELEASE, flags_of, of_configuration
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
@@ -38,6 +41,8 @@ USUAL = {"MODULE": "llama3", "CONFIG": "llama3_debugmodel", "NGPU": "8"}
 MOVES_NOTHING = re.compile(r"--(?:(?:job\.)?dump_folder|job\.description|metrics\.|checkpoint\.|profiling\.)")
 """Flags that name places and experiments, whose values may be what only a run has."""
 MOST_ABOVE = 6
+OWN_OPTIONS = ("experimental.custom_args_module", "job.custom_config_module")
+"""Settings that name a module with options of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,14 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
 
 def _started(text: str, folder: Path) -> Started:
     script = bash.followed(text, os.environ, folder)
-    runs = [words for words in script.commands if STARTS.search(" ".join(words))]
+    both = zip(script.commands, script.before, strict=True)
+    runs = [(words, before) for words, before in both if STARTS.search(" ".join(words))]
     if not runs:
         raise ValueError("starts no torchtitan.train that is reached")
-    words = runs[-1]
+    words, before = runs[-1]
     at = next(i for i, word in enumerate(words) if STARTS.search(word))
-    variables = {**{k: v for k, v in os.environ.items() if k in (*USUAL, "CONFIG_FILE")}, **script.variables.values}
+    variables = {k: v for k, v in os.environ.items() if k in (*USUAL, "CONFIG_FILE")}
+    variables |= {**script.variables.values, **before}
     if words[at].endswith("run_train.sh"):
         each = int(n) if (n := variables.get("NGPU", USUAL["NGPU"])).isdecimal() else 0
         return Started(words[at + 1 :], variables, World(each, each))
@@ -95,7 +102,12 @@ def _of_job_file(path: Path, name: str, flags: list[str], gpus: int, model: Mode
     given = flags_of(JOB_FILES, flags)
     given.pop("job.config_file", None)
     data = flattened(tomllib.loads(read_text(file, most=MAX_TABLE_BYTES))) | given
-    return of_torchtitan(file, data, gpus, model, load_framework(JOB_FILES))
+    framework, table = load_framework(JOB_FILES), known_keys("torchtitan")
+    known = {*arguments(JOB_FILES), *table.renamed, *table.translated, *framework.spelled, *framework.effects}
+    unknown = [key for key in given if key not in known and not is_ignored(framework, table, key)]
+    if unknown and not any(data.get(one) for one in OWN_OPTIONS):
+        raise ValueError(f"--{unknown[0]}: no option of torchtitan{did_you_mean(unknown[0], known)}")
+    return of_torchtitan(file, data, gpus, model, framework)
 
 
 def _of_function(path: Path, started: Started, flags: list[str], gpus: int, model: Model | None) -> Experiment:

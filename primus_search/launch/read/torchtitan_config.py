@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import Problem
-from primus_search.files.argument_tables import arguments
+from primus_search.files.argument_tables import Argument, arguments
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.python.python_module import PythonModule
@@ -145,12 +145,24 @@ def flags_of(release: str, words: Sequence[str]) -> dict[str, Any]:
         elif ":" in word and word.partition(":")[0].replace("-", "_") in CLASSED:
             section, _, kind = word.partition(":")
             found[section.replace("-", "_")] = POLICIES.get(kind, kind)
-        elif name:
-            found[name] = word if found[name] is True else f"{found[name]} {word}"
+        elif name and found[name] is True and not (name in table and table[name].kind == "flag"):
+            found[name] = word
+        elif name and release == RELEASE and (name not in table or table[name].kind[:4] in ("list", "tabl")):
+            found[name] = f"{found[name]} {word}"
+        else:
+            raise ValueError(f"{word}: torchtitan's parser refuses it{f' behind --{name}' if name else ''}")
     return {
-        key: typed(table[key], value, is_parsed=False) if key in table and key not in CLASSED else value
+        key: _parsed(table[key], value) if key in table and key not in CLASSED else value
         for key, value in found.items()
     }
+
+
+def _parsed(one: Argument, value: Any) -> Any:
+    """A flag's value as torchtitan's parser takes it; ValueError for none, and for one behind a switch."""
+    if (one.kind == "flag") is not isinstance(value, bool):
+        what = f"={value} follows a switch, which takes no value" if one.kind == "flag" else " needs a value"
+        raise ValueError(f"--{one.name}{what}: torchtitan's parser refuses it")
+    return typed(one, value, is_parsed=True)
 
 
 POLICIES = {"full": "FullAC", "selective": "SelectiveAC", "memory-budget": "MemoryBudgetAC", "none": None}

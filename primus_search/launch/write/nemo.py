@@ -268,8 +268,9 @@ def _over(job: LaunchJob, own: Settings | None) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A field as an override names it: an adapter can be called, which leaves it out of what overrides know."""
-    return f"++{name}" if name.startswith("peft.") else name
+    """A field as an override names it, with `++` where overrides may not know it: of an adapter, which can be called, and
+    of a model, whose configuration may hold it one level below (main: models/gpt/model_config.py of 067f987d)."""
+    return f"++{name}" if name.startswith(("peft.", "model.")) else name
 
 
 def _texts(name: str, value: Any) -> Iterator[str]:

@@ -110,6 +110,8 @@ class Bridge:
                 return Verdict.of(error)
         asked = {one.key_or_group: one.value() for one in parsed}
         for name, value in asked.items():
+            if name.startswith("model.") and name not in trained and value not in (None, False):
+                return Verdict(False, f"{name}: {value} is no field of its model", "overrides")
             if name in trained and name not in DERIVED and str(trained[name]) not in spelled(value):
                 return Verdict(False, f"{name}: {value} is trained as {trained[name]}", "overrides")
         return Verdict(True, args=trained)
@@ -140,10 +142,11 @@ class Bridge:
 
 
 def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Fields of a configuration below their sections, as an override names them."""
+    """Fields of a configuration below their sections, as an override names them; those of the transformer of a model on
+    main under the names that they have in v0.6.0."""
     for one in dataclasses.fields(config):
         value = getattr(config, one.name)
         if dataclasses.is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{one.name}.")
+            yield from _leaves(value, prefix if one.name == "transformer" else f"{prefix}{one.name}.")
         else:
             yield f"{prefix}{one.name}", value
