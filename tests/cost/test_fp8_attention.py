@@ -6,8 +6,10 @@ import pytest
 from primus_search.cost.parts.layer import core_attention
 from primus_search.declare import make_space
 from primus_search.launch.write.job import LaunchJob
+from primus_search.launch.write.launch_files import launch_files
 from primus_search.launch.write.nemo import overrides
 from primus_search.space import Enumerator
+from primus_search.space.rules import cautions_of
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
 from tests.support.launched import jobs
@@ -66,3 +68,14 @@ def test_megatron_bridge_sets_it_in_the_precision_of_the_recipe() -> None:
     assert said["mixed_precision"].items() >= {"fp8_dot_product_attention": True, "fp8_recipe": "mxfp8"}.items()
     heads = {"model.fp8_output_proj": False}
     assert {name: value for name, value in said.items() if name.startswith("model.fp8")} == heads
+
+
+def test_attention_beside_fp4_takes_its_format_from_the_environment() -> None:
+    space = {"fp8": "nvfp4", "fp8_attention": True, "tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1}
+    job = next(iter(jobs(make_space(ASKED | {"hardware": "gb200", "space": space}), 1)))
+    assert (
+        'export NVTE_DPA_FP8_RECIPE="${NVTE_DPA_FP8_RECIPE:-Float8CurrentScaling}"'
+        in launch_files(job).texts["nemo.sh"]
+    )
+    cautions = cautions_of(job.framework)
+    assert any(one.name == "fp4_attention_by_environment" for one in cautions)

@@ -239,7 +239,9 @@ def test_a_text_keeps_what_cannot_be_computed() -> None:
 @needs("megatron@core_0.20")
 @pytest.mark.slow
 def test_random_scripts_are_refused_as_megatron_refuses_them(tmp_path: Path) -> None:
-    drawn = {tmp_path / f"{i}.sh": job for i, job in enumerate(jobs("megatron@core_0.20", 100, int(time.strftime("%j"))))}
+    drawn = {
+        tmp_path / f"{i}.sh": job for i, job in enumerate(jobs("megatron@core_0.20", 100, int(time.strftime("%j"))))
+    }
     for file, job in drawn.items():
         file.write_text(job.script)
     wrong = []

@@ -6,6 +6,9 @@ RECIPE={{ recipe }}
 : "${RECIPE:?name a recipe of the family of your model, for example llama3_8b_pretrain_config}"
 {% endif %}
 {% include "launch/environment.sh" %}
+{% if row.fp8 == "nvfp4" and row.fp8_attention %}
+export NVTE_DPA_FP8_RECIPE="${NVTE_DPA_FP8_RECIPE:-Float8CurrentScaling}"
+{% endif %}
 {% include "launch/rendezvous.sh" %}
 OVERRIDES=(
 {% for word in words %}
