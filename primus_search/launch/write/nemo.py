@@ -268,8 +268,8 @@ def _over(job: LaunchJob, own: Settings | None) -> dict[str, Any]:
 
 
 def _key(name: str) -> str:
-    """A field as an override names it, with `++` where overrides may not know it: of an adapter, which can be called, and
-    of a model, whose configuration may hold it one level below (main: models/gpt/model_config.py of 067f987d)."""
+    """A field as an override names it, with `++` where overrides may not know it: of an adapter, which can be called,
+    and of a model, whose configuration may hold it one level below (models/gpt/model_config.py of main, 067f987d)."""
     return f"++{name}" if name.startswith(("peft.", "model.")) else name
 
 
