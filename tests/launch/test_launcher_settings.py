@@ -624,3 +624,24 @@ def test_a_micro_batch_that_does_not_divide_the_batch_of_a_replica_is_said(tmp_p
     assert [one.row["micro_batch_size"] for one in found] == [8, 1]
     said = "micro_batch_size = 1: 8 do not divide a replica's share of the batch"
     assert [said in one.assumed for one in found] == [False, True]
+
+
+def test_a_pipeline_that_is_emptied_several_times_a_step_is_said(tmp_path: Path) -> None:
+    """Under pipeline stages Automodel's local batch is what fills the pipeline once, elsewhere the micro-batch."""
+    stages = "distributed: {strategy: fsdp2, pp_size: 2, pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 1}}\n"
+    for extra, size, is_said in ((stages, 1, True), ("distributed: {strategy: fsdp2}\n", 4, False)):
+        file = tmp_path / "train.yaml"
+        file.write_text(EMPTIED + extra)
+        found = read_experiment(file, 8)
+        assert found.row["micro_batch_size"] == size
+        assert any("local_batch_size: 4 (not priced: slower" in note for note in found.not_modelled) is is_said
+
+
+EMPTIED = """
+step_scheduler: {global_batch_size: 64, local_batch_size: 4}
+model:
+  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B
+packed_sequence: {packed_sequence_size: 4096}
+dataset: {_target_: nemo_automodel.components.datasets.llm.hellaswag.HellaSwag}
+"""

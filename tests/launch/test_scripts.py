@@ -12,6 +12,7 @@ from primus_search.cli import app
 from primus_search.files.shell.bash import followed
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import is_experiment, read_experiment
+from primus_search.launch.read.script_arguments import settings_in
 from primus_search.learning.started_experiment import start
 
 SIZES = """
@@ -344,3 +345,16 @@ def test_an_activation_with_trained_scales_is_refused_by_name(tmp_path: Path) ->
     text = "torchrun p.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --vocab-size 128"
     script.write_text(f"{text} --max-position-embeddings 64 --tensor-model-parallel-size 1 --xielu")
     assert "xielu" in str(read_experiment(script, 8).model_problems)
+
+
+def test_variables_before_a_command_hold_for_it_alone() -> None:
+    script = (
+        "CUDA_DEVICE_MAX_CONNECTIONS=8 python tools/preprocess_data.py\n"
+        "SIZE=4096\nSIZE=512 python tools/warm_up.py\n"
+        "{}torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size $SIZE --micro-batch-size 1\n"
+        "CUDA_DEVICE_MAX_CONNECTIONS=32 python tools/notify.py\n"
+    )
+    found = settings_in(script.format(""), {})
+    assert found["hidden_size"] == "4096" and "env_CUDA_DEVICE_MAX_CONNECTIONS" not in found
+    found = settings_in(script.format("CUDA_DEVICE_MAX_CONNECTIONS=1 "), {})
+    assert found["env_CUDA_DEVICE_MAX_CONNECTIONS"] == "1"

@@ -83,7 +83,6 @@ def followed(
                 turned.add(wrong)
                 choices[wrong] = script.others(wrong)[0]
                 continue
-        script.variables.values |= script.before[-1] if script.before else {}
         return script
 
 
@@ -143,7 +142,12 @@ class Script:
     @property
     def header(self) -> dict[str, str]:
         """Variables by which Slurm, an operator of Kubernetes or torch starts it."""
-        return header_variables(self.text) | counts_in(self.variables.values)
+        return header_variables(self.text) | counts_in(self.last)
+
+    @property
+    def last(self) -> dict[str, str]:
+        """Variables of its last program."""
+        return {**self.variables.values, **(self.before[-1] if self.before else {})}
 
     def follow(self, text: str) -> bool:
         """Follow further commands; the status of the last."""

@@ -1,6 +1,7 @@
 """Settings that other keys of a launcher's file give: sums of products, and the defaults of the launcher."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from math import nan, prod
 from typing import Any
@@ -73,8 +74,7 @@ def _number(formula: str, known: Settings) -> int | None:
     """
     text, _, condition = formula.partition(" where ")
     text, _, multiple = text.partition(" up to ")
-    key, _, value = condition.partition("=")
-    if condition and not (key.strip() in known and fits(known[key.strip()], value.strip())):
+    if not is_met(condition, known):
         return None
     step = int(str(known.get(multiple) or 1))
     try:
@@ -82,3 +82,15 @@ def _number(formula: str, known: Settings) -> int | None:
         return max(-(-int(total) // step) * step, 1)
     except (KeyError, ValueError, OverflowError):
         return None
+
+
+def is_met(condition: str, known: Settings) -> bool:
+    """Whether a condition holds, `key = values`; none always does."""
+    key, _, values = (part.strip() for part in condition.partition("="))
+    return not condition or (key in known and fits(known[key], values))
+
+
+def acting(effects: Mapping[str, str], given: Settings) -> dict[str, str]:
+    """Effects of keys, `key` or `key where other = values`, of which only those whose condition holds."""
+    split = ((*key.partition(" where ")[::2], effect) for key, effect in effects.items())
+    return {key: effect for key, condition, effect in split if is_met(condition, given)}

@@ -42,6 +42,7 @@ from primus_search.launch.read.launcher_formulas import (
     BATCH,
     MICRO_BATCH,
     NAME,
+    acting,
     first_known,
     names_in,
     settings_read,
@@ -90,7 +91,7 @@ def _of_script(
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, said_by(path, one, launcher.ends))] or runs
-    own = {key: written(value) for key, value in script.variables.values.items()} if launcher.exports else {}
+    own = {key: written(value) for key, value in script.last.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
     words = runs[-1] if runs else []
     documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
@@ -100,7 +101,7 @@ def _of_script(
     if program := program_named(words):
         given[PROGRAM] = program
     given = beneath(path, launcher, given, str(given.get(PROGRAM, ""))) | given
-    return given, runs, {**os.environ, **header_variables(script.text), **script.variables.values}
+    return given, runs, {**os.environ, **header_variables(script.text), **script.last}
 
 
 def _has_keys(launcher: Launcher, given: Settings) -> bool:
@@ -405,8 +406,8 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
 
 def _renamed(launcher: Launcher, given: Settings) -> tuple[dict[str, Any], list[str]]:
     """Settings under the names of the contract, and a note of each that is not among them."""
-    found: dict[str, Any] = {}
-    notes: list[str] = []
+    found, notes = dict[str, Any](), list[str]()
+    launcher = replace(launcher, effects=acting(launcher.effects, given))
     elsewhere = {PROGRAM, f"{launcher.config}.*", *launcher.model, *launcher.nodes, *launcher.per_node, *launcher.gpus}
     elsewhere |= {*launcher.adapters, *launcher.lora.read, *launcher.packing.read, *launcher.refused, *launcher.sizes}
     for key, value in sorted(given.items(), key=lambda one: not _CONFIGURES.search(one[0])):  # what it has wins
