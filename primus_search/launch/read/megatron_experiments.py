@@ -32,7 +32,7 @@ from primus_search.launch.read.script_arguments import (
     started_with,
 )
 from primus_search.launch.read.torchtitan_experiment import of_torchtitan
-from primus_search.launch.refusals import is_variable
+from primus_search.launch.refusals import is_variable, variables_of
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.families.megatron_hybrid import PATTERNS
 from primus_search.models.megatron_yaml import from_document
@@ -269,7 +269,7 @@ def of_mapping(path: Path, _: str, world: int, model: Model | None) -> Experimen
     must_be_mapping(document, given, ("MODEL_ARGS",))
     environ = {str(key): str(value) for key, value in (document.data.get("ENV_VARS") or {}).items()}
     script = " ".join(word for key, value in given.items() for word in _argument(str(key), value))
-    return _of_written(path, settings_in(script, {**os.environ, **environ}), world, model)
+    return _of_written(path, settings_in(script, {**os.environ, **environ}) | variables_of(environ), world, model)
 
 
 def _argument(key: str, value: Any) -> list[str]:
