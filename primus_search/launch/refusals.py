@@ -243,13 +243,13 @@ def resolved_start(
     if text := settings.get("pipeline_model_parallel_layout"):
         parts = expand(str(text))
         settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
+    settings["offload_modules"] = settings.get("offload_modules") or []
     if release.below:
         words = {key.rpartition(".")[2] for key, one in table.items() if one.default == "none"}
         settings |= {key: "none" for key in words & settings.keys() if settings[key] is None}  # a word of these fields
         return {key: _of_class(value) for key, value in settings.items()}, problems
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")
-    settings["offload_modules"] = settings.get("offload_modules") or []
     return settings, problems
 
 

@@ -222,7 +222,8 @@ def test_settings_act_beside_what_the_class_of_a_model_has(tmp_path: Path) -> No
         file.write_text(f"python run_recipe.py --recipe {name}_config model.qk_layernorm=false\n")
         with suppress(InputError):  # elsewhere a size of the model, which some recipes do not let change
             notes = [one for one in read_experiment(file, 64).not_modelled if one.startswith("qk_layernorm")]
-            assert notes == ([notes[0]] if model.latent else []) and all("faster, less memory" in one for one in notes)
+            is_latent = model.latent or "multi_latent_attention" in recipes()[name].settings
+            assert notes == ([notes[0]] if is_latent else []) and all("faster, less memory" in one for one in notes)
             seen |= {name} if notes else set()
     assert len(seen) >= 4
     name = "qwen25_7b_pretrain_2gpu_h100_bf16_config"  # whose class has a vocabulary, whatever the tokenizer
@@ -400,6 +401,7 @@ def test_recipes_change_no_size_of_their_model_but_the_two_that_are_read() -> No
         if model is not None and "hidden_size" not in recipe.settings:
             sizes = model_arguments(model)
             of_no_size = {"make_vocab_size_divisible_by", "position_embedding_type", "mtp_hybrid_override_pattern"}
+            of_no_size.add("multi_latent_attention")  # of DeepSeek-V4's class alone
             given = recipe.settings.keys() & model_keys() - RESIZED.keys() - of_no_size
             assert {key: recipe.settings[key] for key in given if recipe.settings[key] != sizes.get(key)} == {}, name
 
@@ -454,6 +456,11 @@ COMMANDS = {
     "python scripts/performance/run_recipe.py -m llama -mr llama3_8b -ng 8 -g h100 -c bf16 -tp 2 -gb 64 "
     "train.global_batch_size=128": (
         "llama3_8b_pretrain_config", World(8, 0), {"tensor_model_parallel_size": "2", "global_batch_size": "128"},
+    ),
+    "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config "
+    "-sl 4096 model.seq_length=2048 optimizer.use_distributed_optimizer=false": (
+        "llama3_8b_pretrain_8gpu_h100_fp8cs_config", World(8, 8),
+        {"seq_length": "4096", "use_distributed_optimizer": True},
     ),
     "python scripts/performance/run_script.py --gpu gb300 --model_recipe_name deepseek_v3 --num_gpus 512 "
     "--compute_dtype fp8_mx --pipeline_model_parallel_size 4 --virtual_pipeline_model_parallel_size 2 "

@@ -35,7 +35,7 @@ from primus_search.launch.read.recipes import (
 )
 from primus_search.launch.read.script_arguments import started_with
 from primus_search.launch.world import World, world_of
-from primus_search.values.machine.framework import Settings
+from primus_search.values.machine.framework import NOTHING, Settings
 
 RUNS_RECIPE = re.compile(
     r"(?:^|\s)(?:--recipe|--model_recipe_name|-mr)[= ]|/(?:run_recipe|\w{0,20}setup_experiment)\.py\b", re.MULTILINE
@@ -89,7 +89,9 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
         known, stem = recipes().get(name.removesuffix("_config")), _stem(given)
         settings = known.settings if known else {}
-        over, is_flat = overrides_of(words, settings), bool(stem) and not is_last
+        is_flat = bool(stem) and not is_last
+        unread = NOTHING if is_flat or any(map(OF_BENCHMARKS.search, words)) else OF_DATA
+        over = overrides_of(words, settings, unread)
         overrides = {**over, **plain, **_heads(plain)} if is_flat else plain | over
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
@@ -103,7 +105,7 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if settings:
             laid, flat = (plain, stem) if is_flat else (overrides, "")
             overrides = _beneath(name, settings, flat, world.gpus, overrides, laid) | overrides
-        runs.append(NamedRecipe(name, overrides, world, idle_in(words, settings)))
+        runs.append(NamedRecipe(name, overrides, world, idle_in(words, settings, unread)))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
         raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
@@ -154,6 +156,12 @@ LAST = re.compile(r"\brun_recipe\.py$|^--use_recipes$")
 over them (scripts/performance/run_script.py of v0.6.0, _apply_perf_recipe_overrides)."""
 
 
+OF_BENCHMARKS = re.compile(r"\bperformance/[^\n]{0,80}\.py$")
+OF_DATA: Settings = {"model.seq_length": "dataset.seq_length"}
+"""Fields that the program of recipes overwrites with another (scripts/training/recipe_runner.py of v0.6.0,
+sync_model_dataset_sequence_length), and programs that do not."""
+
+
 def _heads(plain: Settings) -> dict[str, Any]:
     """Sequence parallelism as the option of a benchmark for tensor parallelism sets it; none without the option."""
     ranks = whole_number(str(plain.get(DEGREES[0], "")))
@@ -166,7 +174,10 @@ def _beneath(
     """What a program sets by itself: layouts of stages that `laid` changes, and with the recipe of a benchmark states
     of BF16 and the batch by replicas, which the program of benchmarks, where it starts `flat`, scales on GPUs for which
     there is no recipe. Source: scripts/performance/utils/overrides.py and scripts/training/run_recipe.py of v0.6.0."""
-    both, layouts = {**settings, **overrides}, key_table(COMMANDS)["layouts"].get(flat or KIMI.match(name)[0], {})
+    both, layouts = (
+        {**settings, **overrides},
+        key_table(COMMANDS)["layouts"].get(flat or name[: len(KIMI) * name.startswith(KIMI)], {}),
+    )
     found: dict[str, Any] = {}
     if layouts and not laid.keys().isdisjoint((GRID[2], VIRTUAL)):
         stages = count_of(both, GRID[2]) * count_of(both, VIRTUAL)
@@ -189,5 +200,5 @@ def _beneath(
     return found | {"global_batch_size": scaled}
 
 
-KIMI = re.compile("(?:kimi_k2(?=_))?")
+KIMI = "kimi_k2"
 """The model whose recipes bring the function that makes their layouts: recipes/kimi/h100/kimi_k2.py:124."""

@@ -12,6 +12,7 @@ from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import keys_of
+from primus_search.launch.contract import is_off
 from primus_search.launch.read.launcher_documents import written
 from primus_search.launch.read.recipes import COMMANDS, OF_OVERLAPS
 from primus_search.values.machine.framework import NOTHING, Settings
@@ -20,44 +21,56 @@ _OVERRIDE = re.compile(r"\A\+{0,2}~?([a-z]\w*+)\.(?:\w+\.)*+(\w+)=(.*)", re.DOTA
 _SECTION = re.compile(r"\A(?:\+{0,2}(?=\w+=)|~)([a-z]\w*+)=?(.*)", re.DOTALL)
 QUOTES = "'\""
 """Around a value in Hydra's grammar."""
+Laid = tuple[Mapping[str, tuple[str, ...]], Settings]
+"""Sections with those that they overwrite, and fields that nothing reads with those that decide."""
 
 
-def overrides_of(words: Sequence[str], recipe: Settings = NOTHING) -> dict[str, Any]:
+def overrides_of(words: Sequence[str], recipe: Settings = NOTHING, unread: Settings = NOTHING) -> dict[str, Any]:
     """The settings of `section.key=value` and of whole sections, by their last names.
 
-    recipe: what the one has that they stand over
+    recipe: what the one has that they stand over; unread: fields that nothing reads, and those that decide
     """
-    laid = _overwriting(words, recipe)
+    laid = _overwriting(words, recipe, unread)
     found = (one for word in words if (one := _OVERRIDE.fullmatch(word)) and not _takes_place_of(laid, one[1], one[2]))
-    single = {_setting(one[1], one[2]): written(one[3].strip(QUOTES).removeprefix("torch.")) for one in found}
+    given = [(one[1], one[2], written(one[3].strip(QUOTES).removeprefix("torch."))) for one in found]
+    single = {_setting(section, name): value for section, name, value in given}
+    if said := {section: value for section, name, value in given if name == EITHER}:
+        on = [
+            value for value in (*said.values(), *([recipe.get(EITHER)] if len(said) == 1 else ())) if not is_off(value)
+        ]
+        single[EITHER] = on[0] if on else single[EITHER]
     return _of_sections(words) | single
 
 
-def idle_in(words: Sequence[str], recipe: Settings = NOTHING) -> tuple[str, ...]:
+EITHER = "use_distributed_optimizer"
+"""What `ddp` and `optimizer` both have, and is on where one of them has it on (training/config.py:1940 of v0.6.0)."""
+
+
+def idle_in(words: Sequence[str], recipe: Settings = NOTHING, unread: Settings = NOTHING) -> tuple[str, ...]:
     """Notes on those of `section.key=value` that fields of another section overwrite."""
-    found, laid = filter(None, map(_OVERRIDE.fullmatch, words)), _overwriting(words, recipe)
+    found, laid = filter(None, map(_OVERRIDE.fullmatch, words)), _overwriting(words, recipe, unread)
     idle = ((one, by) for one in found if (by := _takes_place_of(laid, one[1], one[2])))
     return tuple(f"{one[1]}.{one[2]}: no effect; {by} takes its place" for one, by in idle)
 
 
-def _overwriting(words: Sequence[str], recipe: Settings) -> Mapping[str, tuple[str, ...]]:
-    """Sections whose fields are laid over those of others once a command is read, and those others.
+def _overwriting(words: Sequence[str], recipe: Settings, unread: Settings) -> Laid:
+    """Sections whose fields are laid over those of others once a command is read, and those others; `unread` beside.
 
     Source: training/mixed_precision.py of v0.6.0, line 138; training/comm_overlap.py, 599 to 632.
     """
     laid = {"mixed_precision": ("model", "optimizer", "ddp")}
     if any(one[1] == OVERLAPS for one in filter(None, map(_SECTION.fullmatch, words))):
-        return laid
+        return laid, unread
     if recipe and OF_OVERLAPS not in recipe and (given := [one for one in words if one.startswith(f"{OVERLAPS}.")]):
         raise ValueError(f"{given[0]}: the recipe has no {OVERLAPS}, and Megatron-Bridge stops at a field of it")
     buffers = ("optimizer", "ddp") if recipe.get("use_distributed_optimizer") else ()
-    return laid | ({OVERLAPS: ("model", *buffers)} if OF_OVERLAPS in recipe else {})
+    return laid | ({OVERLAPS: ("model", *buffers)} if OF_OVERLAPS in recipe else {}), unread
 
 
-def _takes_place_of(laid: Mapping[str, tuple[str, ...]], section: str, name: str) -> str:
+def _takes_place_of(laid: Laid, section: str, name: str) -> str:
     """The field that decides one of another section; empty where none does."""
-    fields = (f"{by}.{name}" for by, others in laid.items() if section in others)
-    own = key_table(COMMANDS)["unread"].get(f"{section}.{name}", "")
+    fields = (f"{by}.{name}" for by, others in laid[0].items() if section in others)
+    own: str = {**key_table(COMMANDS)["unread"], **laid[1]}.get(f"{section}.{name}", "")
     return own or next((one for one in fields if one in arguments("nemo")), "")
 
 

@@ -215,6 +215,8 @@ def _resized(recipe: Recipe, settings: Settings, changed: Settings, name: str) -
         raise InputError(problems)
     try:
         resized: Model = with_changes(model, *(one for one, _ in both))
+        if resized == model and "multi_latent_attention" in sizes:  # off, where the class of the model has it
+            raise ValueError
     except ValueError:
         raise ValueError(other) from None
     return resized

@@ -17,7 +17,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
-from primus_search.launch.read.recipe_overrides import overrides_of
+from primus_search.launch.read.recipe_overrides import EITHER, overrides_of
 from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes, unchanged
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import (
@@ -53,6 +53,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
     found |= {"model.mtp_hybrid_override_pattern": None} if job.model.is_single_block else {}
+    found[f"optimizer.{EITHER}"] = found[f"ddp.{EITHER}"]
     if job.model.constants.activation not in FUSED and found["model.bias_activation_fusion"]:
         del found["model.bias_activation_fusion"]  # the recipe says what its activation takes
     if job.framework.options["head"]:
