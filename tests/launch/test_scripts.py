@@ -284,7 +284,7 @@ RECIPE = """#!/bin/bash
 TP=${TP:-2}
 ARGS="model.tensor_model_parallel_size=$TP train.global_batch_size=64"
 torchrun --nnodes 2 --nproc_per_node=8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_config \\
-  $ARGS train.micro_batch_size=2 model.seq_length=4096 checkpoint.save=null
+  $ARGS train.micro_batch_size=2 dataset.seq_length=4096 checkpoint.save=null
 """
 
 
