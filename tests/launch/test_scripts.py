@@ -321,7 +321,7 @@ def test_a_recipe_that_is_not_read_whole_is_refused(changes: tuple[str, str], wh
 
 def test_a_model_that_overrides_resize_is_the_recipes_with_those_sizes(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
-    script.write_text(RECIPE.replace("model.seq_length=4096", "model.num_layers=8 model.layernorm_epsilon=1e-6"))
+    script.write_text(RECIPE.replace("dataset.seq_length=4096", "model.num_layers=8 model.layernorm_epsilon=1e-6"))
     resized, usual = read_experiment(script).model, read_experiment(Path("llama3_8b_pretrain_config"), 16).model
     assert resized is not None and usual is not None
     assert (resized.num_layers, resized.constants.norm_epsilon) == (8, 1e-6)
