@@ -113,7 +113,7 @@ def _of_started(
         what = next(_devices_of(given), "") or not_read(job, given, is_bare=True)  # a script's words say the rest
         raise ValueError(f"starts {job.name}, which {what}; the same job is priced by {command(text)}")
     try:
-        read = reader(job, given, started.gpus or world, model, arguments)
+        read: Experiment = reader(job, given, started.gpus or world, model, arguments)
     except NotModelled as error:
         raise ValueError(f"starts {job.name}: {error}; a job of its sizes is priced by {command(text)}") from None
     except ValueError as error:
