@@ -91,6 +91,17 @@ def test_a_configuration_and_flags_are_laid_over_the_program(copy: Path) -> None
     assert (job.model.num_layers, job.row["micro_batch_size"], job.global_batch_size) == (24, 4, 160)
 
 
+def test_a_fork_without_processes_is_of_one_gpu(copy: Path) -> None:
+    (copy / "train.py").write_text(f"{TRAIN}loss.backward()\n")
+    for file in ("train.py", "config/larger.py"):
+        (copy / "config" / "larger.py").write_text(
+            LARGER + "block_size = 1024\nmax_iters = 9\ngradient_accumulation_steps = 8\n"
+        )
+        assert_read(copy / file, {"gpus": 1})
+    (copy / "train.py").write_text(f"{TRAIN}init_process_group(backend='nccl')\nloss.backward()\n")
+    assert_read(copy / "train.py", {"gpus": 0, "batch": 480})
+
+
 def test_layers_of_a_checkpoint_count_before_those_of_the_file(copy: Path) -> None:
     (copy / "config" / "tune.py").write_text(
         "init_from = 'gpt2-xl'\nwandb_log = False\nmax_iters = 20\nbatch_size = 1\ngradient_accumulation_steps = 32\n"
@@ -111,7 +122,8 @@ def test_layers_of_a_checkpoint_count_before_those_of_the_file(copy: Path) -> No
         ("use_muon = True", "an optimizer whose states"),
         ("optimizer = 'sophia'", "an optimizer whose states"),
         ("eval_only = True", "trains nothing"),
-        ("class RotaryEmbedding: ...", "defines RotaryEmbedding, so that its layers may be others"),
+        ("model_args = dict(n_layer=n_layer, n_state=384)", "defines model_args.n_state"),
+        ("class RotaryEmbedding(nn.Module): ...", "defines RotaryEmbedding, so that its layers may be others"),
     ],
 )
 def test_a_fork_with_another_step_or_layers_is_refused(copy: Path, line: str, why: str) -> None:
@@ -122,7 +134,7 @@ def test_a_fork_with_another_step_or_layers_is_refused(copy: Path, line: str, wh
             read_experiment(copy / file, 8)
     off = line.replace("True", "False").replace("= 2", "= 0").replace("0.9", "0.0").replace("= 8", "= 0")
     (copy / "train.py").write_text(f"{TRAIN}{off.replace('= 4', '= 0').replace('sophia', 'adamw')}\n")
-    if "class" not in line:
+    if "class" not in line and "dict" not in line:
         read_experiment(copy / "train.py", 8)
 
 
@@ -162,11 +174,13 @@ def test_other_layers_and_states_of_an_own_model_are_refused(tmp_path: Path, at:
 
 
 def test_a_loop_that_starts_no_processes_is_of_one(tmp_path: Path) -> None:
-    (tmp_path / "loop.py").write_text(LOOP.replace('dist.init_process_group("nccl")', "pass"))
+    alone = LOOP.replace("import torch.distributed as dist\n", "").replace('"RANK"', '"DEBUG"')
+    alone = alone.replace('dist.init_process_group("nccl")', "pass")
+    (tmp_path / "loop.py").write_text(alone)
     assert_read(tmp_path / "loop.py", {"gpus": 1, "batch": 512})
-    loader = LOOP.replace("DataLoaderLite(B=B, T=T)", "torch.utils.data.DataLoader(rows, batch_size=64)")
+    loader = alone.replace("DataLoaderLite(B=B, T=T)", "torch.utils.data.DataLoader(rows, batch_size=64)")
     loader = loader.replace("total_batch_size = 524288", "model = nn.DataParallel(model)")
-    (tmp_path / "loop.py").write_text(loader.replace('dist.init_process_group("nccl")', "pass"))
+    (tmp_path / "loop.py").write_text(loader)
     job = read_experiment(tmp_path / "loop.py", 8)
     assert (job.row["micro_batch_size"], job.global_batch_size) == (8, 64)
 

@@ -301,6 +301,26 @@ def test_arguments_give_what_only_a_run_has(tmp_path: Path) -> None:
     assert job.row["micro_batch_size"] == 4
 
 
+def test_an_option_that_a_program_asks_for_by_its_name_is_there(tmp_path: Path) -> None:
+    text = TRAINER.replace("per_device_train_batch_size=2", "per_device_train_batch_size=rows")
+    asked = "rows = args.rows if hasattr(args, 'rows') and args.rows != 1 else 4\n"
+    for default, line, rows in ((1, asked, 4), (6, asked, 6), (3, "rows = getattr(args, 'rows', 9)\n", 3)):
+        lines = "import argparse\nparser = argparse.ArgumentParser()\n"
+        lines += f"parser.add_argument('--rows', type=int, default={default})\nargs = parser.parse_args()\n{line}"
+        (tmp_path / "tune.py").write_text(lines + text)
+        assert read_experiment(tmp_path / "tune.py", 8).row["micro_batch_size"] == rows
+
+
+@pytest.mark.parametrize("change", ["sizes.update({'rows': 8})", "sizes.update(rows=8)", "sizes['rows'] = 8"])
+def test_what_a_test_without_an_answer_changes_in_a_mapping_only_a_run_has(tmp_path: Path, change: str) -> None:
+    text = TRAINER.replace("per_device_train_batch_size=2", "per_device_train_batch_size=sizes['rows']")
+    (tmp_path / "tune.py").write_text(f"sizes = {{'rows': 2}}\n{change}\n{text}")
+    assert read_experiment(tmp_path / "tune.py", 8).row["micro_batch_size"] == 8
+    (tmp_path / "tune.py").write_text(f"sizes = {{'rows': 2}}\nif memory() > 40:\n    {change}\n{text}")
+    with pytest.raises(InputError, match=r"depends on memory\(\) > 40"):
+        read_experiment(tmp_path / "tune.py", 8)
+
+
 def test_arguments_of_a_program_stand_for_the_defaults_of_its_command_line(tmp_path: Path) -> None:
     batch = """parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--base", required=True)

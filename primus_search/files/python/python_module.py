@@ -339,6 +339,10 @@ class PythonModule:
 
     def _method(self, name: str, owner: Any, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """What a method returns; `NOTHING` where its owner is nothing that is known, None where it is not followed."""
+        if isinstance(owner, dict) and name == "update":
+            changed = (arguments[0] if arguments and isinstance(arguments[0], dict) else {}) | keywords
+            owner |= dict.fromkeys(changed, Unknown(self.guess)) if self.guess else changed
+            return None
         if (result := of_method(owner, name, arguments)) is not NOTHING:
             return result
         if not isinstance(owner, CallRecord):

@@ -116,9 +116,6 @@ def _of_mapping(owner: dict[Any, Any], name: str, arguments: Sequence[Any]) -> A
             return owner.get(key, *other[:1])
         case "setdefault", [str(key), value]:
             return owner.setdefault(key, value)
-        case "update", [dict(other)]:
-            owner |= other
-            return None
         case "items", []:
             return [[key, value] for key, value in owner.items()]
         case "keys" | "values" | "copy", []:

@@ -356,6 +356,9 @@ class Program(PythonModule):
             return first
         if name == "os.path.dirname" and isinstance(first, str):
             return str(PurePosixPath(first).parent)
+        if name in ("hasattr", "getattr") and isinstance(first, Unknown) and self._is_settings(first):
+            key = str(arguments[1]) if arguments[1:] else ""
+            return NOTHING if key not in self.options else name == "hasattr" or self.options[key]
         if name in REFLECTIONS and arguments:
             return _reflected(name, first, arguments[1:])
         if (home := self._home(function)) and home[1] in home[0].classes:

@@ -82,7 +82,8 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
         data: Any = tomllib.loads(text)
     elif path.suffix == ".py":
         module = PythonModule.of(path, text)
-        data = _plain(module.names) | dict(_classes(module.body))
+        is_loop = ".backward(" in text
+        data = _plain(module.names) | dict(_classes(module.body)) | (_alone(text) if is_loop else {})
     else:
         data = parse(_TAG.sub("", text), path.name, keeps_last=True).data
     if not isinstance(data, dict):
@@ -95,18 +96,20 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
     return given | {name.replace("-", "_"): written(value) for name, value in flattened(data).items()}
 
 
+def _alone(*texts: str) -> dict[str, bool]:
+    """`ALONE` of a program none of whose texts starts or joins several processes."""
+    starts = key_table("python_names")["distributed"]
+    return {} if any(re.search(starts, one) for one in texts) else {ALONE: True}
+
+
 def _classes(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
-    """The classes that a file defines, and their fields, as keys."""
+    """The classes of layers that a file defines, and the fields of its configurations, as keys."""
     for node in body:
-        if isinstance(node, ast.ClassDef):
-            fields = (
-                one.target.id
-                for one in node.body
-                if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
-            )
-            yield from (
-                (name, True) for name in (f"{CLASS}{node.name}", *(f"{CLASS}{node.name}.{one}" for one in fields))
-            )
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Module") for base in node.bases):
+            yield f"{CLASS}{node.name}", True
+        elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
+            yield from ((f"{CLASS}{node.name}.{one.id}", True) for one in fields if isinstance(one, ast.Name))
 
 
 def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
@@ -132,9 +135,9 @@ def of_program(
     entry = _entry(text, flags, needs_name=needs_name)
     made = calls_of(path, text, flags, entry)
     names = [("", *call.name.split("."))[-2:] for call in made]
-    called: dict[str, Any] = {name: other for pair in names for name, other in (pair, pair[::-1]) if name}
-    starts = key_table("python_names")["distributed"]
-    called |= {} if any(re.search(starts, one) for one in (text, *called)) else {ALONE: True}
+    called: dict[str, Any] = {before: last for before, last in names if before}  # a method of what a call makes
+    called |= {last: before for before, last in names if before or last not in called}
+    called |= _alone(text, *(f"{one}(" for one in called))
     left = [MOST_VALUES]
     of_line, others = ([call for call in made if (call.name == ARGUMENTS) is one] for one in (True, False))
     given = _once(list(_of_calls(of_line))) | _once([*_of_calls(others), *_of_configuration(others)])

@@ -33,7 +33,8 @@ class Launcher:
     exports      whether a script of it starts nothing and gives the settings as variables
     bases        its own documents beneath commands that name none (`config`): program, paths in a copy of it
     ends         how names of documents end that its command has; `.py`: of files of assignments
-    layers       classes, and their fields, of a program with its own model; one with others has other layers
+    layers       keys of the sections that shape a program's own model, its classes among them (`class.NAME`); one with
+                 others in these sections has other layers
     below        of a document: the section whose keys are the launcher's own; `lifts`: keys that it knows are those of
                  any section, if one alone has them
     where        keys that a file of it has, and the values that they have there

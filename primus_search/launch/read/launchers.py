@@ -360,11 +360,11 @@ def _refuse(launcher: Launcher, given: Settings) -> None:
         for key in fnmatch.filter(given, pattern) if "*" in pattern else [pattern] if pattern in given else []:
             if why := next((reason for words, reason in reasons.items() if fits(given[key], words)), ""):
                 raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
-    classes = (key.removeprefix(CLASS) for key in given if launcher.layers and key.startswith(CLASS))
-    if others := [one for one in classes if not any(fnmatch.fnmatchcase(one, name) for name in launcher.layers)]:
-        raise NotModelled(
-            f"defines {', '.join(others[:6])}, so that its layers may be others than those of {launcher.title}"
-        )
+    sections = {one.partition(".")[0] for one in launcher.layers}
+    shaped = (key for key in given if "." in key and key.partition(".")[0] in sections)
+    if others := [one for one in shaped if not any(fnmatch.fnmatchcase(one, name) for name in launcher.layers)]:
+        listed = ", ".join(one.removeprefix(CLASS) for one in others[:6])
+        raise NotModelled(f"defines {listed}, so that its layers may be others than those of {launcher.title}")
 
 
 def _of_model(name: str, given: Model | None, loaded: Model | None) -> Iterator[str]:
