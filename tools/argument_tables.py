@@ -90,7 +90,7 @@ def _type_of_action(action: argparse.Action) -> str:
     name = getattr(action.type, "__name__", "str")
     if action.nargs in ("+", "*") or isinstance(action.nargs, int):
         return f"list[{name}]" if name in ("int", "float") else "list"
-    named = {"bool": "flag", "enum_type_handler": "str", "int": "int", "float": "float", "str": "str"}
+    named = {"bool": "str", "enum_type_handler": "str", "int": "int", "float": "float", "str": "str"}
     return named.get(name, "pattern")
 
 

@@ -26,7 +26,7 @@ _BINARY: Mapping[type, Callable[[Any, Any], Any]] = {
 _UNARY: Mapping[type, Callable[[Any], Any]] = {ast.Not: operator.not_, ast.USub: operator.neg}
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "len": len, "int": int, "bool": bool, "max": max, "min": min, "any": any, "all": all, "product": math.prod,
-    "is_list": lambda value: isinstance(value, list), "is_int": lambda value: type(value) is int,
+    "parts": str.split, "is_list": lambda value: isinstance(value, list), "is_int": lambda value: type(value) is int,
 }  # fmt: skip
 _TYPE = re.compile(r"(?<![\w.])([\w.]{1,80}+) is (not )?(list|int)\b(?!\()")
 _TEXT = re.compile(r"\{([^{}]{1,200})\}")

@@ -242,7 +242,8 @@ def resolved_start(
     settings["cuda_graph_modules"] = settings.get("cuda_graph_modules") or settings.get("cuda_graph_scope") or []
     if text := settings.get("pipeline_model_parallel_layout"):
         parts = expand(str(text))
-        settings |= {"layout_stages": len(parts), "layout_decoders": sum(part.count("t") for part in parts)}
+        counted = {name: sum(part.count(letter) for part in parts) for name, letter in _IN_LAYOUT.items()}
+        settings |= {"layout_stages": len(parts)} | counted
     settings["offload_modules"] = settings.get("offload_modules") or []
     if release.below:
         words = {key.rpartition(".")[2] for key, one in table.items() if one.default == "none"}
@@ -251,6 +252,10 @@ def resolved_start(
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")
     return settings, problems
+
+
+_IN_LAYOUT = {"layout_decoders": "t", "layout_mtp": "m"}
+"""Letters of a pipeline layout whose layers rows count."""
 
 
 def _is_unknown(value: Any) -> bool:

@@ -331,7 +331,7 @@ def has_stages(job: RandomJob) -> bool:
 
 def legal_jobs(judge: Megatron, release: str, count: int, seed: int, most: int) -> Iterator[RandomJob]:
     """Random jobs that Megatron starts, with at most so many experts on a rank: each takes milliseconds to build."""
-    every = jobs(release, 40 * count, seed, of_bytes=True)
+    every = jobs(release, 40 * count, seed, of="bytes")
     small = (
         job for job in every if experts_of_rank(job) <= most and has_rounds(job) and is_whole(job) and has_stages(job)
     )

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from tests.support import random_scripts
-from tests.support.random_scripts import chosen, degrees, seldom, table
+from tests.support.random_scripts import any_settings, chosen, degrees, seldom, table
 
 DRAWN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
@@ -29,8 +29,8 @@ class RandomFile:
     suffix: str
 
 
-def experiments(count: int, seed: int = 1) -> Iterator[RandomFile]:
-    """Experiments of Primus on the Megatron back end."""
+def experiments(count: int, seed: int = 1, *, of: str = "") -> Iterator[RandomFile]:
+    """Experiments of Primus on the Megatron back end; of "all" any settings of its table beside some."""
     rows, rng = table("primus"), random.Random(seed)
     own = DRAWN["primus"]
     for _ in range(count):
@@ -44,6 +44,7 @@ def experiments(count: int, seed: int = 1) -> Iterator[RandomFile]:
             settings |= seldom(drawn, settings, rng)
         if settings.get("recompute_granularity") == "full":
             settings = {"recompute_method": "uniform", "recompute_num_layers": 1} | settings
+        settings |= any_settings(rows, rng) if of == "all" else {}
         kept = {name: _typed(rows[name][1], value) for name, value in settings.items() if name in rows}
         environment = {name: rng.choice(values) for name, values in own["environment"].items() if rng.random() < 0.5}
         trainer = {"framework": "megatron", "config": "pre_trainer.yaml", "model": f"{model['model']}.yaml"}
@@ -52,8 +53,8 @@ def experiments(count: int, seed: int = 1) -> Iterator[RandomFile]:
         yield RandomFile(kept | {"model": model["model"]}, world, environment, yaml.safe_dump(file), ".yaml")
 
 
-def job_files(release: str, count: int, seed: int = 1) -> Iterator[RandomFile]:
-    """Job files of torchtitan; keys are `section.name`."""
+def job_files(release: str, count: int, seed: int = 1, *, of: str = "") -> Iterator[RandomFile]:
+    """Job files of torchtitan; keys are `section.name`; of "all" as those of Primus."""
     rows, rng = table(f"torchtitan@{release}"), random.Random(seed)
     own = DRAWN[f"torchtitan@{release}"]
     for _ in range(count):
@@ -62,6 +63,7 @@ def job_files(release: str, count: int, seed: int = 1) -> Iterator[RandomFile]:
         settings |= _titans_degrees(model, world, rng)
         settings |= chosen(own, rng, ("often", "often_with_experts") if "experts" in model else ("often",))
         settings |= seldom(own, settings, rng)
+        settings |= any_settings({name: row for name, row in rows.items() if "." in name}, rng) if of == "all" else {}
         if release == "0.3.0":
             kept = {name: value for name, value in settings.items() if name in rows or name.startswith(OF_MODEL)}
             yield RandomFile(kept, world, {}, _configuration(kept), ".py")
@@ -124,7 +126,8 @@ def _typed(kind: str, value: Any) -> Any:
     if kind == "pattern" and str(value).isdigit():
         return int(value)
     if kind.startswith("list") and value is not None:
-        return [int(one) if "int" in kind else one for one in str(value).split()]
+        words = value if isinstance(value, list) else str(value).split()
+        return [int(one) if "int" in kind else one for one in words]
     return value
 
 

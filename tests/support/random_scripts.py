@@ -62,17 +62,18 @@ def spelled(row: list[str], value: Any) -> list[str] | None:
     return [spellings.split()[0], *words]
 
 
-def jobs(release: str, count: int, seed: int = 1, *, of_bytes: bool = False) -> Iterator[RandomJob]:
+def jobs(release: str, count: int, seed: int = 1, *, of: str = "") -> Iterator[RandomJob]:
     """Random jobs; settings that the release has no argument for are left out.
 
-    of_bytes  with settings that change bytes of weights, gradients and optimizer, instead of a few of any kind
+    of  what they set, instead of a few settings of any kind: "bytes" of weights, gradients and optimizer, or "all": any
+        arguments of the release, as its table has them
     """
     rows, rng = table(release), random.Random(seed)
     for _ in range(count):
-        yield _job(rows, rng, of_bytes)
+        yield _job(rows, rng, of)
 
 
-def _job(rows: Mapping[str, list[str]], rng: random.Random, of_bytes: bool) -> RandomJob:
+def _job(rows: Mapping[str, list[str]], rng: random.Random, of: str) -> RandomJob:
     settings: dict[str, Any] = dict(rng.choice(DRAWN["models"]))
     world = rng.choice(DRAWN["worlds"])
     has_experts = "num_experts" in settings
@@ -82,7 +83,7 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random, of_bytes: bool) -> R
         settings["group_query_attention"] = True
     if settings.get("recompute_granularity") == "full":
         settings |= {"recompute_method": rng.choice(("uniform", "block")), "recompute_num_layers": 1}
-    if of_bytes:
+    if of == "bytes":
         settings |= chosen(DRAWN, rng, ("of_bytes",))
         settings |= mostly_with(DRAWN, settings, rng)
     else:
@@ -90,6 +91,8 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random, of_bytes: bool) -> R
     settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer"}
     if "lr" in rows:
         settings |= {"lr": 0.0001, "min_lr": 0.00001}
+    if of == "all":
+        settings |= any_settings(rows, rng)
     argv: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in settings.items():
@@ -105,6 +108,27 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random, of_bytes: bool) -> R
     if settings.get("fine_grained_activation_offloading"):
         environment["NVTE_CPU_OFFLOAD_V1"] = "1"
     return RandomJob(kept, world, tuple(argv), environment)
+
+
+def any_settings(rows: Mapping[str, list[str]], rng: random.Random) -> dict[str, Any]:
+    """One to six arguments of a table, whatever they are."""
+    return {name: any_value(rows[name], rng) for name in rng.sample(sorted(rows), rng.randint(1, 6))}
+
+
+def any_value(row: list[str], rng: random.Random) -> Any:
+    """A value of an argument: another than its default, of its choices and its type."""
+    _, kind, default, choices, _ = row
+    usual = json.loads(default) if default else None
+    if choices:
+        return rng.choice(json.loads(choices))
+    if kind == "flag":
+        return not usual
+    if kind.startswith("list"):
+        return [rng.choice((1, 2, 4)) for _ in range(rng.randint(1, 3))]
+    if kind in ("int", "float"):
+        half = usual // 2 if kind == "int" and usual else 0.5
+        return rng.choice((0, 1, 2, 8, 64, 2 * usual, half) if usual else (0, 1, 2, 8, 64))
+    return rng.choice(("x", "1", "all"))
 
 
 def chosen(drawn: Mapping[str, Any], rng: random.Random, parts: Iterable[str]) -> dict[str, Any]:

@@ -58,25 +58,25 @@ SHARES = {"megatron@core_0.20": (150, 30), "primus": (60, 12), "torchtitan@0.2.2
 
 
 @cache
-def judged(release: str, count: int, seed: int) -> list[dict[str, Any]]:
+def judged(release: str, count: int, seed: int, of: str = "") -> list[dict[str, Any]]:
     """Verdicts of a release on random jobs."""
     if release == "torchtitan@0.2.2" and importlib.util.find_spec("torchtitan") is None:
         pytest.skip("torchtitan is not installed")
-    command = [sys.executable, "-W", "ignore", "-m", "tests.support.judge", release, str(count), str(seed)]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.judge", release, str(count), str(seed), of]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def drawn(release: str, count: int, seed: int) -> Iterator[RandomFile]:
+def drawn(release: str, count: int, seed: int, of: str = "") -> Iterator[RandomFile]:
     """The files of random jobs of a release."""
     if release.startswith("megatron"):
-        for job in jobs(release, count, seed):
+        for job in jobs(release, count, seed, of=of):
             yield RandomFile(job.settings, job.world, job.environment, job.script, ".sh")
     else:
         yield from (
-            random_files.experiments(count, seed)
+            random_files.experiments(count, seed, of=of)
             if release == "primus"
-            else random_files.job_files(release.partition("@")[2], count, seed)
+            else random_files.job_files(release.partition("@")[2], count, seed, of=of)
         )
 
 
@@ -125,6 +125,30 @@ def test_of_random_jobs_those_are_priced_that_the_framework_starts(
     legal = sum(one["accepted"] for one in verdicts)
     assert len(wrong[True]) <= 0.01 * legal, "legal ones refused"
     assert len(wrong[False]) <= 0.01 * (count - legal), "illegal ones priced"
+
+
+ABSENT = ("No such file", "not installed", "is required for", "no longer valid", "invalid literal for int",
+          "No module named", "has no attribute", "compute capability")  # fmt: skip
+"""What refuses a job whose arguments may be right: files and packages of another machine, an older Megatron's names."""
+UNREAD = ("this reader does not read", "not modelled", "read the experiment", "is not a whole number", "out of range")
+"""What is no refusal of a framework's: a job that is not priced, and says so."""
+
+
+@pytest.mark.in_turn("judged")
+@pytest.mark.parametrize(
+    ("release", "count", "seed"),
+    [pytest.param("megatron@core_0.20", 100, 1, marks=[needs("megatron@core_0.20"), pytest.mark.slow])]
+    + [pytest.param(one, 1000, int(time.strftime("%j")), marks=[needs(one), pytest.mark.full]) for one in RELEASES],
+)
+def test_scripts_that_set_any_argument_are_refused_where_megatron_refuses_them(
+    release: str, count: int, seed: int, tmp_path: Path
+) -> None:
+    verdicts, wrong = judged(release, count, seed, "all"), list[str]()
+    for file, verdict in zip(drawn(release, count, seed, "all"), verdicts, strict=True):
+        ours = refusal(file, release, tmp_path)
+        if bool(ours) == verdict["accepted"] and not any(text in f"{ours}{verdict['why']}" for text in ABSENT + UNREAD):
+            wrong.append(f"{ours} | {verdict['why']} | {file.settings}")
+    assert len(wrong) <= 0.01 * count, "\n".join(wrong)
 
 
 @pytest.mark.in_turn("judged")
