@@ -244,6 +244,17 @@ class Candidates:
         return self.deepep
 
     @property
+    def run_sharding(self) -> Ints:
+        """`Sharding` codes of what a step does: under a pipeline FSDP2 and HSDP gather weights once a step and reduce
+        gradients after its last micro-batch, which is ZeRO-2's traffic.
+
+        Source: torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`; torchtitan distributed/fsdp.py,
+        `get_fsdp_reshard_after_forward_policy`.
+        """
+        is_kept = (self.pp > 1) & np.isin(self.sharding, (Sharding.FSDP2, Sharding.HSDP))
+        return np.where(is_kept, Sharding.ZERO2, self.sharding)
+
+    @property
     def offloads_inputs(self) -> Bools:
         """Whether inputs of some modules of every layer wait in host memory for backward."""
         return self.offload_modules > 0

@@ -14,6 +14,7 @@ from primus_search.cost.laws.collectives import (
     send_s,
 )
 from primus_search.cost.laws.gemm import quantize_s
+from primus_search.cost.project import Projector
 from primus_search.cost.traffic.comm_table import LayerTraffic, exposed_s
 from primus_search.cost.traffic.context_parallel import context_parallel
 from primus_search.cost.traffic.data_parallel import DataParallel, bucket_params, data_parallel
@@ -456,3 +457,20 @@ def test_a_number_of_buckets_divides_the_parameters_of_a_rank() -> None:
     assert bucket_params(divided, np.array([1, 256]), np.array([4.8e9, 4.8e9 + 47])).tolist() == [1e8, 1e8]
     got = gradients(Candidates.table(sharding=1), stack=with_numbers(PLAIN, {"gradient_buckets": 10.0}))
     assert [*got.dense_gradients.count, *got.expert_gradients.count] == [4.0, 7.0]
+
+
+@pytest.mark.parametrize("sharding", [Sharding.FSDP2, Sharding.HSDP])
+def test_torch_gathers_once_a_step_under_a_pipeline_and_keeps_whole_gradients(sharding: Sharding) -> None:
+    """torch/distributed/pipelining/stage.py: neither gathers nor reductions before the last micro-batch."""
+    columns = {"pp": [4, 4, 4], "sharding": [sharding, Sharding.ZERO2, Sharding.DISTRIBUTED_OPTIMIZER]}
+    table = Candidates.table(**columns, shard_group=[8 * (sharding is Sharding.HSDP)] * 3)
+    here = job(PLAIN)
+    step, memory = Projector(here).step(table), Projector(here).memory(table)
+    assert not step.shard_comm.any()
+    assert step.total[0] == step.total[1]
+    assert memory.optimizer[0] == memory.optimizer[1]
+    assert memory.gradients[0] == memory.gradients[2] > memory.gradients[1]
+    for keeps in (table.take([0]), Candidates.table(pp=[4], sharding=[Sharding.MEGATRON_FSDP])):
+        alone = replace(keeps, pp=np.array([1]))
+        assert Projector(here).step(alone).gradient_comm == 0.0
+    assert Projector(here).step(keeps).shard_comm > 0.0

@@ -141,9 +141,10 @@ def state(
     """Bytes of `count` parameters on one device, sharded over `shards` devices as the candidate says.
 
     ZeRO-1 shards the optimizer, ZeRO-2 also gradients, FSDP all three, HSDP inside its groups (the optimizer across
-    them, too: `shards_optimizer_across`). Under FP8 with weights cast once per step,
-    linear weights have copies in FP8 beside the BF16 one (`fp8_cache_bytes`); not under FSDP, which gathers them. FSDP
-    that does not reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
+    them, too: `shards_optimizer_across`); where FSDP reduces gradients once a step they are summed whole before, as
+    torch/distributed/fsdp/_fully_shard/_fsdp_param.py does. Under FP8 with weights cast once per step, linear weights
+    have copies in FP8 beside the BF16 one (`fp8_cache_bytes`); not under FSDP, which gathers them. FSDP that does not
+    reshard after forward (ZeRO-2) keeps what it gathered, BF16, beside the FP32 shards. An optimizer on
     the host holds its moments there, and the masters unless those stay (`keeps_hosted_masters`): of Qwen3-30B-A3B on
     16 devices a quarter is 3.8 GB, its moments (NVIDIA-NeMo/Megatron-Bridge docs/training/cpu-offloading.md).
     Frozen ones have neither gradients nor optimizer, and `base_bytes` each where they are packed. Norms, routers and
@@ -159,6 +160,7 @@ def state(
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
     gradient = np.where(shards_weights(s), sharded, whole)
+    is_scattered = (s.sharding >= Sharding.ZERO2) & ~s.sums_gradients
     caches = is_linear and is_cast and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
     if base_bytes:
         weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
@@ -169,7 +171,7 @@ def state(
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
-        gradients=is_trained * count * gradient / np.where(s.sharding >= Sharding.ZERO2, shards, 1.0),
+        gradients=is_trained * count * gradient / np.where(is_scattered, shards, 1.0),
         optimizer=is_trained * (count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0) - unheld),
         count=count,
     )

@@ -28,6 +28,7 @@ class Share:
     expert_rows            rows of each of its `local_experts`
     sent_rows              token copies that a device permutes for sending
     shards, expert_shards  devices that share what is sharded of a dense parameter, of an expert's
+    sums_gradients         whether whole gradients are summed until the last micro-batch, then sharded
     optimizer_groups       groups of HSDP that share the optimizer once more
     kept_moments           share of the optimizer's moments that the device holds
     kv_heads               on one device, at least one       cp_comm  `CpComm` codes, none of them STACK
@@ -58,7 +59,8 @@ class Share:
     etp: cached_property[Floats] = cached_property(lambda s: _floats(s._c.etp))
     dp: cached_property[Floats] = cached_property(lambda s: _floats(s._degrees.dp))
     edp: cached_property[Floats] = cached_property(lambda s: _floats(s._degrees.edp))
-    sharding: cached_property[Ints] = cached_property(lambda s: s._c.sharding)
+    sharding: cached_property[Ints] = cached_property(lambda s: s._c.run_sharding)
+    sums_gradients: cached_property[Bools] = cached_property(lambda s: s._c.run_sharding != s._c.sharding)
     recompute: cached_property[Ints] = cached_property(lambda s: s._c.recompute)
     offload: cached_property[Ints] = cached_property(lambda s: s._c.offload_modules)
     state_format: cached_property[Ints] = cached_property(lambda s: s._c.state_format)
