@@ -49,6 +49,9 @@ TAIL, ROUNDS = 3.0, 4
 DEGREES_OF_FREEDOM = 6.0
 """Of the Student's t in the weights."""
 
+FAR = 0.7
+"""Root mean square of log(measured / projected) at which a move to one run counts half; of n runs n times it."""
+
 MEMORY_ERROR, MEMORY_FACTOR = 0.10, 0.15
 """Likewise of peaks: deviation of one peak, and of a factor common to all peaks of a software."""
 
@@ -134,6 +137,7 @@ class Posterior:
     shared       errors of each group and of each run's configuration in each hypothesis
     joint        covariance of numbers and these errors together
     peak_errors  log(measured / projected) of the runs' peaks on each hypothesis
+    families     `is_moe` of the runs: models of another family stay where first contact has them
     """
 
     hypotheses: tuple[Hypothesis, ...]
@@ -143,6 +147,7 @@ class Posterior:
     shared: tuple[Floats, ...]
     joint: tuple[Floats, ...]
     peak_errors: tuple[Floats, ...]
+    families: frozenset[bool]
     shift: float
 
     @property
@@ -204,11 +209,12 @@ class Posterior:
         """The mixture over log-rates of rows, given each hypothesis' lines for them."""
         members, left = self.shares(rows)
         is_new = 1.0 - members[:, : len(self.groups)].sum(axis=1)
+        is_told = np.array([group.is_moe in self.families for group in rows.groups])
         unknown = np.diag(left) + rows.spreads**2 * (MODEL_ERROR**2 + GROUP_ERROR**2 * is_new)
         means, spread = [], []
         for line, moved, shared, joint in zip(lines, self.moved, self.shared, self.joint, strict=True):
             slopes = np.concatenate([line.slopes, members], axis=1)
-            means.append(line.rates + self.shift + slopes @ np.concatenate([moved, shared]))
+            means.append(line.rates + self.shift + is_told * (slopes @ np.concatenate([moved, shared])))
             spread.append(np.einsum("rp,pq,rq->r", slopes, joint, slopes))
         return Mixture(weights=self.weights, means=np.array(means), variances=np.array(spread) + unknown)
 
@@ -398,6 +404,7 @@ def update(seen: Evidence) -> Posterior:
         shared=tuple(shared),
         joint=tuple(joint),
         peak_errors=peaks,
+        families=frozenset(group.is_moe for group in groups),
         shift=shift,
     )
 
@@ -416,10 +423,13 @@ def own_error(runs: Sequence[MeasuredRun]) -> Floats:
 
 def heard(runs: Sequence[MeasuredRun], residuals: Floats) -> float:
     """Share of a move to the runs that counts: z / (1 + z), with z the variance that log(measured / projected) of the
-    runs shows over that of runs of a cluster that is as expected (docs/dev/learning_log.md, 2026-11-29)."""
+    runs shows over that of runs of a cluster that is as expected; less where it is far for so few runs, which is of a
+    configuration more often than of the cluster (docs/dev/learning_log.md, 2026-11-29)."""
     usual = own_error(runs) + np.square([GROUP_ERROR * group_of(run.job).spread for run in runs])
     shown = float(np.sum(residuals**2 / usual))
-    return shown / (1.0 + shown)
+    count = max(len(runs), 1)
+    far = float(np.sum(residuals**2)) / count / (FAR * count) ** 2
+    return shown / (1.0 + shown) / (1.0 + far)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -159,13 +159,16 @@ def _bands(
     own_rates  of the stack everywhere   errors  what the groups of runs have in common   taught  group of every run
     """
     rows, bands = mixtures.rows_of(everywhere), dict[str, ErrorBand]()
+    first = lines[int(np.argmax(posterior.weights))].rates
     groups = rows.groups
     rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
     peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     for kind, is_moe in (("dense", False), ("moe", True)):
         members = np.array([one.is_moe is is_moe for one in groups])
         count = sum(one.is_moe is is_moe for one in taught)
-        bands[kind] = _around(math.exp(posterior.shift), _band(software, own_rates, members, count, wide))
+        untold = members * (is_moe not in posterior.families)
+        back = float((first - own_rates) @ untold) / max(untold.sum(), 1)
+        bands[kind] = _around(math.exp(posterior.shift + back), _band(software, own_rates, members, count, wide))
     for group, error in zip(posterior.groups, errors, strict=True):
         members = np.array([one == group for one in groups])
         found = _band(rates, own_rates, members, taught.count(group), wide)

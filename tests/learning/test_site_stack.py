@@ -25,6 +25,7 @@ from primus_search.learning.posterior import (
     MODEL_ERROR,
     RunGroup,
     evidence_of,
+    heard,
     lines_of,
     log_rates,
     reference_of,
@@ -280,8 +281,6 @@ def test_the_rate_to_expect_after_own_runs_is_the_middle_of_their_band(learned: 
     cluster = replace(run.cluster, stack=learned.stack)
     found = band(cluster, run.model, 0)
     assert site_ratio(cluster, run.model) == pytest.approx(np.sqrt(found.low * found.high))
-    assert cluster.site is not None
-    assert site_ratio(cluster, load_model("mixtral_8x7b")) == pytest.approx(cluster.site.mean_ratio)
 
 
 @cache
@@ -329,6 +328,24 @@ def test_one_run_of_a_cluster_that_is_far_off_brings_the_others_near(factor: flo
     assert np.median(np.abs(errors(site, every[1:]))) < 0.8 * abs(1.0 / factor - 1.0)
 
 
+def test_a_run_that_is_far_off_alone_counts_less_than_where_others_are_as_far() -> None:
+    """A configuration may be far off; a cluster is where all of its runs are."""
+    every = as_expected()
+    near, far = (heard(every[:1], np.array([off])) for off in (-0.4, -1.2))
+    assert far < near < heard(every[:4], np.full(4, -0.4))
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("factor", [0.7, 1.3])
+def test_runs_of_dense_models_leave_experts_where_first_contact_has_them(factor: float) -> None:
+    every = as_expected()
+    experts = [replace(run, model=load_model("mixtral_8x7b")) for run in every[:8]]
+    site = learn_stack("mine", [at_rate(run, factor * run.tokens_per_s_per_gpu) for run in every[:3]])
+    first = np.exp([log_rates(site.chosen.stack, [reference_of(run)])[0] for run in experts])
+    ratios = [row.predicted / rate for row, rate in zip(scored(site, experts), first, strict=True)]
+    assert abs(np.log(np.median(ratios) / expected_ratio(every[0]))) < 0.2 * abs(np.log(factor))
+
+
 @pytest.mark.in_turn
 def test_a_stack_named_wrongly_is_doubted_when_its_runs_say_so() -> None:
     taught = runs()[::2]
@@ -360,6 +377,8 @@ def test_habits_of_the_runs_variant_are_learned_with_and_written(tmp_path: Path)
     (tmp_path / "mine.yaml").write_text(stack_yaml(site, "2026-11-24"))
     for stack in (site.stack, load_stack(str(tmp_path / "mine.yaml"))):
         assert {field: number_of(stack, field) for field in eager.varied} == eager.varied
-    assert np.abs(errors(site, every[3:])).max() < 0.032  # three runs leave 1 / (1 + z) of the move (`heard`)
+    assert (
+        np.abs(errors(site, every[3:])).max() < 0.033
+    )  # three runs leave a little more than 1 / (1 + z) of the move (`heard`)
     plain = replace(every[0], cluster=replace(every[0].cluster, stack=load_stack("torchtitan@eager")))
     assert variant_settings([every[0], plain]) == {k: v for k, v in eager.varied.items() if k != "attention_kernel"}
