@@ -85,7 +85,7 @@ def first_contact(
 def own_runs(
     tables: Tables,
     others: Annotated[list[Path], typer.Argument(help="CSVs of runs that are in no fit.")],
-    draws: Annotated[int, typer.Option(help="Random draws of each number of runs.")] = 6,
+    draws: Annotated[int, typer.Option(help="Random draws of 3 and of 5 runs; three times as many single ones.")] = 6,
     mixed: Annotated[bool, typer.Option("--mixed", help="One stack of all software of a publisher.")] = False,
 ) -> None:
     """Errors of the stack that `learn` writes from 1, 3 and 5 runs of a publisher that no fit saw."""

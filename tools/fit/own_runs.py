@@ -28,6 +28,9 @@ from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import read_cases
 
 TAUGHT = (1, 3, 5)
+SINGLES = 3
+"""Draws of single runs for each draw of more: what one run says depends most on which it is."""
+
 FEWEST, MOST = 6, 48
 """Runs of a publisher from which on it counts, and most of them that are used, drawn at random."""
 
@@ -60,7 +63,8 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
     order = rng.permutation(len(runs))
     for k in TAUGHT:
         parts: list[Floats] = []
-        for draw in range(min(draws, len(runs)) if len(runs) - k >= FEWEST_LEFT else 0):
+        count = draws * (SINGLES if k == 1 else 1)
+        for draw in range(min(count, len(runs)) if len(runs) - k >= FEWEST_LEFT else 0):
             drawn = np.isin(np.arange(len(runs)), np.take(order, np.arange(k) + draw * k, mode="wrap"))
             for name in dict.fromkeys(software[drawn].tolist()):
                 taught, left = ((np.flatnonzero((software == name) & part)).tolist() for part in (drawn, ~drawn))
