@@ -110,7 +110,7 @@ class Terms:
     # --- columns that a key holds in place of a candidate's --------------------------------------------------------
 
     def _layer_columns(self, c: Candidates) -> Canonical:
-        has = {Enters.GATHERS: c.run_sharding >= Sharding.FSDP2, Enters.STEADY: c.exchange_overlap}
+        has = {Enters.GATHERS: self.job.runs_sharding(c) >= Sharding.FSDP2, Enters.STEADY: c.exchange_overlap}
         reads = {name: [has[term] for term in has if name in reading(term)] for name in sorted(SELDOM_READ)}
         seldom = {name: c.__getattribute__(name) * np.any(is_read, axis=0) for name, is_read in reads.items()}
         return seldom | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})

@@ -236,7 +236,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
 
     number, first  the distinct row of every candidate, and one candidate of each
     """
-    is_sharded = c.run_sharding >= Sharding.FSDP2
+    is_sharded = pricing.job.runs_sharding(c) >= Sharding.FSDP2
     has_beside = is_sharded | c.offloads_inputs
     if has_beside.any():
         columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS))]
@@ -338,7 +338,7 @@ def _launches(pricing: _Pricing, kind: LayerKind | None, work: Work, c: Candidat
     dispatcher = np.where(c.has_fused_dispatch, stack.host.host_dispatch_factor, 1.0)
     enters_fp8 = (exchange_overlap_share(stack, c) > 0.0) & (c.fp8 != Fp8.NONE)
     dispatcher = dispatcher * np.where(enters_fp8, stack.host.host_overlap_factor, 1.0) * (num_experts > 0)
-    hooks_s = np.where(c.run_sharding >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
+    hooks_s = np.where(pricing.job.runs_sharding(c) >= Sharding.HSDP, stack.host.host_expert_shard_s, 0.0)
     is_doubled = (c.fp8 == Fp8.MXFP8) & stack.precision.has_fp8_param_gather
     hooks_s = hooks_s * (PARAMS_PER_EXPERT * num_experts / c.ep) * np.where(is_doubled, 2.0, 1.0)
     return _Launches(

@@ -243,15 +243,10 @@ class Candidates:
         """Whether tokens reach experts by one fused, node-aware exchange rather than by a plain all-to-all."""
         return self.deepep
 
-    @property
-    def run_sharding(self) -> Ints:
-        """`Sharding` codes of what a step does: under a pipeline FSDP2 and HSDP gather weights once a step and reduce
-        gradients after its last micro-batch, which is ZeRO-2's traffic.
-
-        Source: torch/distributed/pipelining/stage.py, `backward_maybe_with_nosync`; torchtitan distributed/fsdp.py,
-        `get_fsdp_reshard_after_forward_policy`.
-        """
-        is_kept = (self.pp > 1) & np.isin(self.sharding, (Sharding.FSDP2, Sharding.HSDP))
+    def run_sharding(self, *, once: bool) -> Ints:
+        """`Sharding` codes of what a step does: where software gathers weights `once` a step under a pipeline, and
+        reduces gradients after its last micro-batch, FSDP2 and HSDP are ZeRO-2's traffic."""
+        is_kept = once & (self.pp > 1) & np.isin(self.sharding, (Sharding.FSDP2, Sharding.HSDP))
         return np.where(is_kept, Sharding.ZERO2, self.sharding)
 
     @property

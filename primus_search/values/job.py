@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from primus_search.values.candidates import Candidates, Degrees, degrees
+from primus_search.values.candidates import Candidates, Degrees, Ints, degrees
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.network import Network
@@ -55,6 +55,10 @@ class Job:
     def degrees(self, c: Candidates) -> Degrees:
         """Data-parallel degrees and micro-batches of every candidate."""
         return degrees(c, world=self.cluster.world, global_batch_size=self.workload.global_batch_size)
+
+    def runs_sharding(self, c: Candidates) -> Ints:
+        """`Sharding` codes of what a step of every candidate does (`Candidates.run_sharding`)."""
+        return c.run_sharding(once=self.stack.sharding.gathers_once)
 
     def layer(self, kind: LayerKind) -> "tuple[Job, LayerKind]":
         """The job as layers of that kind see it (`Model.layer_view`), and the one kind of layer of that view."""

@@ -470,6 +470,7 @@ def test_torch_gathers_once_a_step_under_a_pipeline_and_keeps_whole_gradients(sh
     assert step.total[0] == step.total[1]
     assert memory.optimizer[0] == memory.optimizer[1]
     assert memory.gradients[0] == memory.gradients[2] > memory.gradients[1]
+    assert Projector(job(with_numbers(PLAIN, {"gathers_once": False}))).step(table).shard_comm[0] > 0.0
     for keeps in (table.take([0]), Candidates.table(pp=[4], sharding=[Sharding.MEGATRON_FSDP])):
         alone = replace(keeps, pp=np.array([1]))
         assert Projector(here).step(alone).gradient_comm == 0.0

@@ -83,7 +83,7 @@ class MemoryTable:
             canonical=lambda c: {
                 "pp": np.where(restores_stages(c), c.pp, c.pp > 1),
                 "vpp": restores_stages(c) * c.vpp,
-                "sharding": c.run_sharding >= Sharding.FSDP2,
+                "sharding": job.runs_sharding(c) >= Sharding.FSDP2,
             },
             compute=self._batches,
             tables=(self._batch, self._expert_buffer),

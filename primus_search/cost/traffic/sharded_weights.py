@@ -48,7 +48,7 @@ def sharded_layer(
     that do not shard weights. Weights that arrive in BF16 are cast once more per pass: what is freed after a layer is
     no cache of a step (`parameters.state` counts none).
     """
-    stack, is_sharded = job.stack, c.run_sharding >= Sharding.FSDP2
+    stack, is_sharded = job.stack, job.runs_sharding(c) >= Sharding.FSDP2
     is_low = travels_low(stack, c)
     packed = job.model.adapters.base.bytes_per_param if job.model.adapters else 0.0
     weight_bytes = np.where(is_low, FP8_BYTES, packed or BF16_BYTES)
@@ -89,15 +89,13 @@ def travels_low(stack: Stack, c: Candidates) -> Bools:
     Megatron-FSDP's buffer has no storage for them (NVIDIA-NeMo/Megatron-Bridge perf_recipes/nemotronh/common.py).
     """
     is_fp4 = (c.fp8 == Fp8.NVFP4) | (c.fp8 == Fp8.MXFP4)
-    low: Bools = (
-        (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather & ~(is_fp4 & (c.run_sharding >= Sharding.FSDP2))
-    )
+    low: Bools = (c.fp8 != Fp8.NONE) & stack.precision.has_fp8_param_gather & ~(is_fp4 & (c.sharding >= Sharding.FSDP2))
     return low
 
 
 def kept_shard(job: Job, c: Candidates, params: Floats, *, is_trained: bool) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
-    is_sharded = c.run_sharding >= Sharding.FSDP2
+    is_sharded = job.runs_sharding(c) >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
     replicas = job.degrees(c).dp * c.cp
     gathered = params * is_sharded

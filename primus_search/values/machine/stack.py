@@ -164,6 +164,8 @@ class ReplicaTraffic:
     reuse_params  Parameters within which gathered weights stay until they are used again; what recompute used is freed
         where more pass before its backward (twice what follows in the layer), and gathered once more. 0: all stay.
     gathers_ends  Embedding and head are gathered once and their gradients scattered, every micro-batch.
+    gathers_once  Under a pipeline FSDP2 and HSDP gather weights once a step and keep them, and gradients are summed
+        whole until its last micro-batch.
     shards_optimizer_across  HSDP shards the optimizer's state over all replicas, weights and gradients inside groups.
     optimizer_copies  Copies of the optimizer's state among the replicas of ZeRO-1, and of gradients under ZeRO-2, each
         sharded over its part of them.
@@ -181,6 +183,7 @@ class ReplicaTraffic:
     listed_params: float = 0.0  # stacks of earlier releases have no such number
     reuse_params: float = 0.0  # nor this
     gathers_ends: bool
+    gathers_once: bool = False  # nor this
     shards_optimizer_across: bool
     gradient_bucket_params: float
     bucket_params_per_rank: float = 0.0  # nor this
