@@ -159,8 +159,7 @@ def state(
     unheld = empty * (moments * moment + stack.precision.fused_master_bytes) * s.kept_moments
     is_dealt = (s.sharding >= Sharding.DISTRIBUTED_OPTIMIZER) | (s.optimizer == Optimizer.DIST_MUON)
     gathered = np.where(keeps_gathered(stack, s), BF16_BYTES + weight / shards, 0.0)
-    gradient = np.where(shards_weights(s), sharded, whole)
-    is_scattered = (s.sharding >= Sharding.ZERO2) & ~s.sums_gradients
+    gradient = is_trained * np.where(shards_weights(s), sharded, whole)
     caches = is_linear and is_cast and stack.precision.caches_fp8_weights and not stack.precision.has_fp8_param_gather
     if base_bytes:
         weight, gathered, caches = np.full_like(weight, base_bytes), np.zeros_like(gathered), False
@@ -171,7 +170,7 @@ def state(
     held = np.where(shards_weights(s), shards, 1.0)
     return ModelState(
         weights=count * np.where(gathered > 0.0, gathered, weight / held) + count * cached_bytes,
-        gradients=is_trained * count * gradient / np.where(is_scattered, shards, 1.0),
+        gradients=count * gradient / np.where((s.sharding >= Sharding.ZERO2) & ~s.sums_gradients, shards, 1.0),
         optimizer=is_trained * (count * optimizer / np.where(is_dealt, shards * s.optimizer_groups, 1.0) - unheld),
         count=count,
     )

@@ -68,9 +68,8 @@ def data_parallel(
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
     stack = job.stack
-    sharding = job.runs_sharding(c)
-    is_sharded = (sharding == Sharding.DISTRIBUTED_OPTIMIZER) | (sharding == Sharding.ZERO2)
-    replicates = is_sharded | (sharding == Sharding.NONE)
+    replicates = job.runs_sharding(c) < Sharding.FSDP2
+    is_sharded = replicates & (c.sharding > Sharding.NONE)
     weight_bytes = np.where(travels_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)
     shard = c.shard_ranks(d.dp * c.cp)

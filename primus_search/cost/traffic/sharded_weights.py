@@ -95,10 +95,9 @@ def travels_low(stack: Stack, c: Candidates) -> Bools:
 
 def kept_shard(job: Job, c: Candidates, params: Floats, *, is_trained: bool) -> LayerTraffic:
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
-    is_sharded = job.runs_sharding(c) >= Sharding.FSDP2
     weight_bytes = np.full(len(params), BF16_BYTES)
     replicas = job.degrees(c).dp * c.cp
-    gathered = params * is_sharded
+    gathered = params * (job.runs_sharding(c) >= Sharding.FSDP2)
     one = _exchange(job, c, gathered, gathered * is_trained, weight_bytes, replicas, c.tp, replicas)
     gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
     count = (one.gather_s > 0) * 1.0
