@@ -147,6 +147,21 @@ def test_layers_beside_a_program_are_those_that_are_trained(copy: Path) -> None:
                 read_experiment(copy / file, 8)
 
 
+def test_layers_are_those_of_the_modules_that_a_program_imports(copy: Path) -> None:
+    (copy / "models").mkdir()
+    text = TRAIN.replace("from model import", "from models.model import") + "init_process_group()\nloss.backward()\n"
+    (copy / "train.py").write_text(text)
+    (copy / "models" / "model.py").write_text(f"from models.parts import Norm\n{LAYERS}")
+    (copy / "models" / "parts.py").write_text("class Norm: ...\n")
+    for file in ("train.py", "config/larger.py"):
+        (copy / "config" / "larger.py").write_text(LARGER + TRAIN.partition("exec(")[0])
+        read_experiment(copy / file, 8)
+    (copy / "models" / "parts.py").write_text("import torch.nn as nn\nclass Norm(nn.Module): ...\n")
+    for file in ("train.py", "config/larger.py"):
+        with pytest.raises(InputError, match="defines Norm, so that its layers may be others"):
+            read_experiment(copy / file, 8)
+
+
 def test_a_gpt_2_that_a_program_defines_is_read_with_its_batch(tmp_path: Path) -> None:
     (tmp_path / "loop.py").write_text(LOOP)
     assert_read(tmp_path / "loop.py", {"program": OWN, "seq_length": 1024, "batch": 512, "micro_batch_size": 32})

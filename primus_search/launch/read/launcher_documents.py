@@ -7,13 +7,15 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
-from primus_search.files.python.python_module import SPREAD, PythonModule
+from primus_search.files.python.python_module import SPREAD, PythonModule, module_file
 from primus_search.files.python.python_program import ARGUMENTS, DOCUMENT, Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
 from primus_search.files.shell.files_beside import beside
@@ -24,7 +26,7 @@ from primus_search.launch.read.launcher_table import CLASS, DOCUMENTS, Launcher
 from primus_search.launch.read.script_arguments import command_settings
 
 ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
-MOST_PARENTS = 8
+MOST_PARENTS, MOST_MODULES, MOST_FOLDERS = 8, 20, 4
 _TAG = re.compile(r"(?<=[\s:])!\w{1,40}(?=\s)")
 """A tag that a launcher's own loader reads (`!include`)."""
 _NAMED = re.compile(r"\$\{(\.?[A-Za-z_][\w.]{0,200})\}")
@@ -83,7 +85,8 @@ def _settings(path: Path, text: str, depth: int) -> dict[str, Any]:
     elif path.suffix == ".py":
         module = PythonModule.of(path, text)
         is_loop = ".backward(" in text
-        data = _plain(module.names) | dict(_classes(module.body)) | (_alone(text) if is_loop else {})
+        classes = _classes_of(module, {path.resolve()} if is_loop else None)
+        data = _plain(module.names) | dict(classes) | (_alone(text) if is_loop else {})
     else:
         data = parse(_TAG.sub("", text), path.name, keeps_last=True).data
     if not isinstance(data, dict):
@@ -102,14 +105,23 @@ def _alone(*texts: str) -> dict[str, bool]:
     return {} if any(re.search(starts, one) for one in texts) else {ALONE: True}
 
 
-def _classes(body: Iterable[ast.stmt]) -> Iterator[tuple[str, bool]]:
-    """The classes of layers that a file defines, and the fields of its configurations, as keys."""
-    for node in body:
+def _classes_of(module: PythonModule, seen: set[Path] | None) -> Iterator[tuple[str, bool]]:
+    """The classes of layers that a file defines and the fields of its configurations, as keys; those of the modules
+    that a program imports, too, if not `seen`."""
+    for node in module.body:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Module") for base in node.bases):
             yield f"{CLASS}{node.name}", True
         elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
             fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
             yield from ((f"{CLASS}{node.name}.{one.id}", True) for one in fields if isinstance(one, ast.Name))
+    named = (one for one in module.names.values() if isinstance(one, Name) and one.folders and seen)
+    for name in named:
+        places = (module_file(folder, name.name.split(".")[:-1]) for folder in name.folders[:MOST_FOLDERS])
+        file = next((place.resolve() for place in places if place), None)
+        if file and seen and file not in seen and len(seen) < MOST_MODULES:
+            seen.add(file)
+            with suppress(InputError, ValueError):
+                yield from _classes_of(PythonModule.of(file), seen)
 
 
 def _parents(data: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Path]]:
