@@ -25,7 +25,7 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     found = next((one for word in words if (one := hub.get(word) or plain.get(word))), "")
     if not found:
         called = next((called for one in tries if (called := _bare(one).replace("-", "_")) in known), "")
-        found = called or language_part(name) or hub.get(_named_after(tail, hub), "")
+        found = called or language_part(name) or {**plain, **hub}.get(_base(name, hub), "")
     return known[found].model if found else None
 
 
@@ -35,7 +35,24 @@ def named_after(name: str) -> str:
     What is trained further keeps its layers: `Qwen3-0.6B-Reverse-Text-SFT` is Qwen3-0.6B, `Hermes-3-Llama-3.1-8B`
     Llama-3.1-8B.
     """
-    return _named_after(_tail(name), _hub_names(presets()))
+    return _base(name, _hub_names(presets()))
+
+
+def _base(name: str, hub: Mapping[str, str]) -> str:
+    """What `_named_after` finds in the last folder of a name, else in one of the `MOST_FOLDERS` above, of a path."""
+    folders = [one.lower() for one in name.strip().rstrip("/").split("/")]
+    above = folders[-2 : -2 - MOST_FOLDERS : -1] if len(folders) > 2 else []
+    tried = (one if one in hub else _named_after(one, hub) for one in above)
+    return _named_after(_tail(name), hub) or ("" if _is_known(_tail(name), hub) else next(filter(None, tried), ""))
+
+
+MOST_FOLDERS = 3
+"""Folders above the last one of a path that may be called after the model that is in it."""
+
+
+def _is_known(tail: str, hub: Mapping[str, str]) -> bool:
+    plain = {_bare(one) for one in hub}
+    return any(one in hub or one in plain for one in _stripped(tail))
 
 
 def language_part(name: str) -> str:
@@ -80,9 +97,12 @@ def _hub_names(known: Mapping[str, Preset]) -> dict[str, str]:
 
 def _named_after(tail: str, hub: Mapping[str, str]) -> str:
     others = _pattern("other_sizes", "{}")
-    inside = [one for one in hub if f"-{one}-" in f"-{tail}-" and re.search(r"\d[bm]", one)]
-    inside = [one for one in inside if not others.search(f"-{tail}-".replace(f"-{one}-", "-", 1))]
-    return max(inside, key=len, default="") if not any(one in hub for one in _stripped(tail)) else ""
+    if _is_known(tail, hub):
+        return ""
+    text = f"-{tail.replace('_', '-')}-"
+    inside = [one for one in {*hub, *map(_bare, hub)} if f"-{one}-" in text and re.search(r"\d[bm]", one)]
+    inside = [one for one in inside if not others.search(text.replace(f"-{one}-", "-", 1))]
+    return max(inside, key=len, default="")
 
 
 @lru_cache

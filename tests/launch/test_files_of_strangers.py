@@ -130,6 +130,30 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace("meta-llama/Llama-2-7b-hf", "/m/Hermes-3-Llama-3.1-8B"),
         {"model": "llama3.1_8b"},
     ),
+    "folder.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace(
+            "meta-llama/Llama-2-7b-hf", "out/x/Llama-3.1-8B/1e-5-len8"
+        ),
+        {"model": "llama3.1_8b"},
+    ),
+    "owner.sh": (
+        f"torchrun --nproc_per_node 8 sft.py {TUNE}".replace("meta-llama/Llama-2-7b-hf", "/m/me/llama-2-7b-chat-T/"),
+        {"model": "llama2_7b"},
+    ),
+    "kept.sh": (
+        f"accelerate launch --num_processes 8 --deepspeed_config_file zero3_nooffload.conf sft.py {TUNE}",
+        {"sharding": "fsdp2", "optimizer_offload": 0},
+    ),
+    "llama2.toml": (
+        '[model]\nname = "llama2"\nflavor = "13B"\n[training]\nbatch_size = 2\nseq_len = 2048\n',
+        {"model": "llama2_13b", "seq_length": 2048, "micro_batch_size": 2},
+    ),
+    "areal.yaml": (
+        "allocation_mode: sglang:d2p1t1+d6p1t1\nactor: {path: '${oc.env:BASE,Qwen/Qwen2.5-7B}', ppo_n_minibatches: 1}\n"
+        "cluster: {n_gpus_per_node: 8}\ngconfig: {n_samples: 8, max_new_tokens: 1024}\n"
+        "train_dataset: {batch_size: 6, max_length: 1024}\n",
+        {"program": "AReaL (FSDP)", "model": "qwen2.5_7b", "gpus": 6, "seq_length": 2048, "batch": 48},
+    ),
     "hosts.sh": (
         "#SBATCH --nodelist=gpu-[7-8]\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 4 sft.py " + TUNE,
         {"gpus": 8, "batch": 16},
@@ -365,6 +389,7 @@ def test_verls_evaluation_trains_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (f"torchrun sft.py {TUNE} --model_provider custom", "a job of a service"),
         ("own-cli rm --deepspeed configs/zero2.json " + TUNE, "a head of classes or rewards"),
         (f"torchrun --nproc_per_node 8 own.py {TUNE} --tp 2", "degrees of a program of its own"),
         (f"source inner.sh\ntorchrun --nproc_per_node 8 own.py {TUNE}", "AWS Trainium"),

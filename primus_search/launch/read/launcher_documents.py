@@ -31,6 +31,8 @@ _TAG = re.compile(r"(?<=[\s:])!\w{1,40}(?=\s)")
 """A tag that a launcher's own loader reads (`!include`)."""
 _NAMED = re.compile(r"\$\{(\.?[A-Za-z_][\w.]{0,200})\}")
 """The value of another key of a document; behind a dot one of the same section."""
+_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w{1,80},([^}]{1,200})\}")
+"""What a variable is where it is not set (OmegaConf)."""
 
 
 def settings_of(path: Path, text: str) -> dict[str, Any]:
@@ -47,7 +49,7 @@ AUTO = "auto"
 
 def named_beside(path: Path, names: Iterable[Any], ends: Sequence[str] = DOCUMENTS) -> dict[str, Any]:
     """Settings of the documents beside a file that are named."""
-    documents = [str(name) for name in names if str(name).endswith(tuple(ends))]
+    documents = [str(name) for name in names if str(name).endswith((*ends, ".conf"))]
     known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
     files = [file for name in known if (file := beside(path.parent, name))]
     found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
@@ -71,6 +73,8 @@ def beneath(path: Path, launcher: Launcher, given: Mapping[str, Any], program: s
 
 
 def _filled(key: str, value: Any, given: Mapping[str, Any]) -> Any:
+    if isinstance(value, str) and (default := _OF_ENVIRONMENT.fullmatch(value)):
+        return written(default[1])
     found = _NAMED.fullmatch(value) if isinstance(value, str) else None
     if not found:
         return value

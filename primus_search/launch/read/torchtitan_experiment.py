@@ -168,12 +168,18 @@ def _imported(path: Path, found: Settings) -> Model | None:
 
 
 def flavored(framework: Framework, found: Settings) -> Model | None:
-    """The model of a flavor: the preset that the contract names for it, else what torchtitan registers."""
+    """The model of a flavor: the preset that the contract names for it, else what torchtitan registers or did."""
     name = _flavor_name(found)
     registered = torchtitan_arguments.flavor(name)
     known = model_called(framework, name) or (registered and registered[0])
+    if known is None and name.startswith(EARLIER) and (preset := presets().get(name.lower().replace(":", "_"))):
+        known = preset.model
     predicted = found.get("model_spec.num_mtp_layers")
     return replace(known, num_mtp_layers=int(predicted)) if known and predicted else known
+
+
+EARLIER = ("llama2:",)
+"""Families that releases of 2024 register (models/llama/__init__.py), under the names of presets."""
 
 
 def _flavor_name(found: Settings) -> str:
