@@ -16,10 +16,14 @@ from primus_search.files.shell.shell_variables import SEEN, UNSET, counts_in
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """GPUs of a job, and GPUs of each of its nodes; 0 where the source gives no number."""
+    """GPUs of a job, and GPUs of each of its nodes; 0 where the source gives no number.
+
+    nodes: where it names its nodes alone, and every GPU of each (DeepSpeed's `--num_nodes`).
+    """
 
     gpus: int = 0
     per_node: int = 0
+    nodes: int = 0
 
     def __bool__(self) -> bool:
         return self.gpus > 0
@@ -47,6 +51,8 @@ _SIZES = (
     (("--nodes", "-N"), ("--gpus-per-task",)),
 )
 """Options of launchers for nodes and for processes of a node."""
+_OF_EVERY_DEVICE = ("deepspeed",)
+"""Launchers that start a process on every device of a node where their command names no number."""
 _IN_ALL = ("-np", "--num_processes", "--num-processes", "--ntasks", "-n")
 """Options of launchers for processes in all."""
 
@@ -85,7 +91,10 @@ def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = 
         return World(many * per, per)
     if in_all:
         return World(in_all, in_all // machines if machines and in_all % machines == 0 else min(of_header, in_all))
-    return World(in_header * of_header, of_header) or _of_variables(header)
+    found = World(in_header * of_header, of_header) or _of_variables(header)
+    many = next((given[one] for one in _SIZES[0][0] if one in given), 0)
+    is_of_nodes = many > 1 and any(word.rpartition("/")[2] in _OF_EVERY_DEVICE for word in before)
+    return found or World(nodes=many * is_of_nodes)
 
 
 def _of_variables(header: Mapping[str, str]) -> World:

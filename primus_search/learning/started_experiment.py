@@ -44,6 +44,10 @@ def start(
         gpus = per_node or world.per_node or of_hardware
     elif world:
         nodes, gpus = nodes_of(replace(world, per_node=per_node or world.per_node), of_hardware)
+    elif world.nodes:
+        nodes = world.nodes
+        experiment = read_job(path, nodes * gpus, loaded, arguments)
+        notes.append(f"{nodes} nodes of every GPU, as it names no processes")
     else:
         nodes = fewest_nodes(experiment.row, gpus)
         experiment = read_job(path, nodes * gpus, loaded, arguments)  # batch and shard group follow from the world

@@ -400,3 +400,29 @@ def test_what_a_file_of_strangers_starts_otherwise_is_refused(text: str, said: s
     (tmp_path / "run.sh").write_text(text)
     with pytest.raises(InputError, match=said):
         read_experiment(tmp_path / "run.sh")
+
+
+def test_a_fork_of_torchtitan_has_the_vocabulary_that_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    text = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+vocab_size = {rows}
+local_batch_size = 1
+seq_len = 8192
+dataset = "c4"
+"""
+    for rows, expected in ((256, 256), (-1, 128256)):
+        path.write_text(text.replace("{rows}", str(rows)))
+        job = read_experiment(path, 8)
+        assert job.model is not None and job.model.vocab_size == expected
+
+
+def test_nodes_of_deepspeed_without_processes_are_whole(tmp_path: Path) -> None:
+    sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512"
+    path = tmp_path / "run.sh"
+    path.write_text(f"deepspeed --num_nodes=2 pretrain_gpt.py {sizes} --micro-batch-size 1 --global-batch-size 64")
+    begun = start(path, "h100", 0)
+    assert (begun.nodes, begun.per_node) == (2, 8)
+    assert not any("started_nodes" in note for note in begun.notes)

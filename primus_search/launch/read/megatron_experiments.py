@@ -23,6 +23,7 @@ from primus_search.launch.read.megatron import candidate_words, default_batch, m
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
     CONFIG,
+    NODES,
     PER_NODE,
     STARTS,
     UNDECIDED,
@@ -79,13 +80,14 @@ def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | No
 def _of_arguments(path: Path, given: Settings, world: int, model: Model | None, *, is_whole: bool = True) -> Experiment:
     started = _world_in(given)
     devices = started.gpus or world
+    given = {key: value for key, value in given.items() if key != NODES}
     return of_settings(path, load_framework("megatron"), given, devices, model, started, is_whole=is_whole)
 
 
 def _world_in(given: Settings) -> World:
     """The GPUs that settings of a script or a log name."""
-    gpus, per_node = (whole_number(str(given.get(key, ""))) or 0 for key in (WORLD, PER_NODE))
-    return World(gpus, per_node) if gpus else NO_WORLD
+    gpus, per_node, nodes = (whole_number(str(given.get(key, ""))) or 0 for key in (WORLD, PER_NODE, NODES))
+    return World(gpus, per_node) if gpus else World(nodes=nodes)
 
 
 def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:

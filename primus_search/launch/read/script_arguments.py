@@ -23,7 +23,7 @@ _STAGE = re.compile(r"s([/#|])\w{0,20}ZERO_STAGE\1(\d)\1g?")
 """How scripts fill the stage of ZeRO into a template of DeepSpeed's JSON by sed (examples of Megatron-DeepSpeed)."""
 CONFIG, WRITTEN = "deepspeed_config", "deepspeed_config_text"
 """The file of DeepSpeed's settings that a script names, and its text where the script writes it."""
-UNDECIDED, STARTS, WORLD, PER_NODE = "undecided", "starts", "world_size", "nproc_per_node"
+UNDECIDED, STARTS, WORLD, PER_NODE, NODES = "undecided", "starts", "world_size", "nproc_per_node", "started_nodes"
 """What guesses the settings depend on (name: keys), keys in which several runs of a script differ, its GPUs, and those
 of a node."""
 ARGUMENTS = {"micro_batch_size", "tensor_model_parallel_size", "num_layers", "hidden_size"}
@@ -100,6 +100,7 @@ def _settings(script: bash.Script) -> dict[str, Any]:
     differs = {key for _, one, _ in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
     launched = world_of(words, script.header, script.folder)
     started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
+    started |= {NODES: str(launched.nodes)} if launched.nodes else {}
     return last | ({STARTS: differs} if differs else {}) | started | variables_of({**script.variables.values, **before})
 
 

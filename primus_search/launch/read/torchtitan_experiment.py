@@ -27,6 +27,10 @@ STEP_TOKENS = "training.num_tokens_per_train_step"
 IN_TOKENS = {CONTEXT: 2048, TOKENS: 16384, STEP_TOKENS: -1}
 
 
+OF_VOCABULARY = ("training.vocab_size", "model.vocab_size")
+"""Settings of forks whose tokens are their own; a release takes the tokenizer's."""
+
+
 def _in_rows(given: dict[str, Any]) -> dict[str, Any]:
     """Settings whose sizes in tokens are those in rows of the longest context."""
     if not IN_TOKENS.keys() & given.keys():
@@ -53,7 +57,7 @@ def of_torchtitan(
     given = _in_rows(_without_adapters(given) if tuning else given)
     given, origin = translated(framework, given)
     found = {**preset, **given}
-    loaded = model or flavored(framework, found) or _imported(path, found)
+    loaded = model or _of_vocabulary(flavored(framework, found), given) or _imported(path, found)
     problems = () if loaded else (Problem(shown(path), "names no model that a preset has the shape of; give --model"),)
     row, keys = torchtitan.words(framework, found, loaded, world)
     set_for = {name: found.get(key, framework.defaults.get(key)) for name, key in torchtitan.SIZES.items()}
@@ -74,7 +78,8 @@ def of_torchtitan(
         origin,
         is_whole=is_whole,
     )
-    keys_of_variant = tuple(origin.get(key, key) for key in (torchtitan.COMPILE, torchtitan.COMPONENTS))
+    own = (torchtitan.COMPILE, torchtitan.COMPONENTS, *(OF_VOCABULARY if not model else ()))
+    keys_of_variant = tuple(origin.get(key, key) for key in own)
     notes = [note for note in read.not_modelled if not note.startswith(keys_of_variant)]
     if row.get("pp", 1) > 1 and started and batch * ranks != local * started:
         flushes = f"projected as {batch * ranks // started}: the pipeline is emptied once a step"
@@ -93,6 +98,13 @@ def of_torchtitan(
     return replace(
         read, not_modelled=(*notes, *notes_of_tuning), variant=variant, written=written, tuning=tuning or read.tuning
     )
+
+
+def _of_vocabulary(model: Model | None, given: Settings) -> Model | None:
+    """The model of a flavor with the vocabulary that a fork's own setting names, where one does."""
+    counts = (int(size) for key in OF_VOCABULARY if (size := str(given.get(key, ""))).isdecimal() and int(size))
+    rows = next(counts, 0)
+    return replace(model, vocab_size=rows) if model and rows else model
 
 
 def _facts(model: Model, found: Settings) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def called_in(path: Path, text: str) -> str:
 
 
 _OTHERS = re.compile(
-    r"eval|infer|test|predict|convert|merge|prepare|preprocess|tokeniz|download|plot|generat|serve|push"
+    r"eval|infer|test|predict|convert|merge|prepare|preprocess|tokeniz|download|plot|generat|serve|push|check_|metric|report|dump"
 )
 """What programs are called that train nothing."""
 
@@ -75,7 +75,7 @@ def program_in(path: Path, text: str) -> tuple[Path, list[str], World] | None:
         if file and not any(map(UNSET.search, words[at + 1 :])):
             started = world_of(words[:at], counts, path.parent)
             each = 0 if started else listed_devices(words, counts)
-            return file, words[at + 1 :], started or World(each, each)
+            return file, words[at + 1 :], World(each, each) if each else started
     return None
 
 
