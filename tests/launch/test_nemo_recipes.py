@@ -246,7 +246,7 @@ def test_what_mixed_precision_overwrites_has_no_effect_and_is_named(key: str, tm
         job = read_experiment(script)
         assert (job.row, job.numbers, job.written) == (base.row, base.numbers, base.written)
         last = key.partition(".")[2]
-        assert f"{key}: no effect; mixed_precision.{last} takes its place" in job.assumed
+        assert f"{key}: no effect; projected as mixed_precision.{last} has it" in job.assumed
 
 
 def test_what_a_command_sets_to_null_is_taken_from_the_recipe(tmp_path: Path) -> None:
@@ -577,7 +577,7 @@ def test_what_comm_overlap_sets_is_its_own_to_say(key: str, tmp_path: Path) -> N
         return read_experiment(script)
 
     found = {value: job(f"{key}={value}") for value in (("1000000", "5") if "bucket" in key else ("false", "true"))}
-    note = f"{key}: no effect; comm_overlap.{last} takes its place"
+    note = f"{key}: no effect; projected as comm_overlap.{last} has it"
     assert all((one.row, one.numbers) == (job().row, job().numbers) and note in one.assumed for one in found.values())
     own = [job(f"comm_overlap.{last}={value}").written[last.replace("bucket", "ddp_bucket")] for value in found]
     assert [str(one).lower() for one in own] == [*found]

@@ -265,6 +265,7 @@ def decided_by(name: str, release: str, given: Mapping[str, Any]) -> str:
     overlaps = OF_OVERLAPS in given and (not of_buffers or given.get("use_distributed_optimizer"))
     sections = ("mixed_precision", *["comm_overlap"] * bool(overlaps))
     fields = (f"{section}.{name.rpartition('.')[2]}" for section in sections)
+    fields = ("dataset.seq_length",) if name == "model.seq_length" else fields
     return next((one for one in fields if one in arguments(release)), name)
 
 

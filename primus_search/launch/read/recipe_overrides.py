@@ -49,8 +49,12 @@ EITHER = "use_distributed_optimizer"
 def idle_in(words: Sequence[str], recipe: Settings = NOTHING, unread: Settings = NOTHING) -> tuple[str, ...]:
     """Notes on those of `section.key=value` that fields of another section overwrite."""
     found, laid = filter(None, map(_OVERRIDE.fullmatch, words)), _overwriting(words, recipe, unread)
-    idle = ((one, by) for one in found if (by := _takes_place_of(laid, one[1], one[2])))
-    return tuple(f"{one[1]}.{one[2]}: no effect; {by} takes its place" for one, by in idle)
+    idle = [(f"{one[1]}.{one[2]}", by) for one in found if (by := _takes_place_of(laid, one[1], one[2]))]
+    said = {one[1]: one[3] for one in filter(None, map(_OVERRIDE.fullmatch, words)) if one[2] == EITHER}
+    other = {"ddp": "optimizer", "optimizer": "ddp"}
+    if len(said) == 1 and not is_off(recipe.get(EITHER)):
+        idle += [(f"{one}.{EITHER}", f"{other.get(one)}.{EITHER}") for one, value in said.items() if is_off(value)]
+    return tuple(f"{one}: no effect; projected as {by} has it" for one, by in idle)
 
 
 def _overwriting(words: Sequence[str], recipe: Settings, unread: Settings) -> Laid:
