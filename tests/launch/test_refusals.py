@@ -44,6 +44,8 @@ ILLEGAL = {
     "--recompute-granularity full --recompute-method block --checkpoint-activations": "older_names",
     "--expert-model-parallel-size 2": "",
     "--num-layers many": "num_layers",
+    "--fp4-param-gather": "fp4_gather",
+    "--bf16 true": "bf16",
     "--sft 1": "sft",
     "--overlap-grad-reduce yes": "overlap_grad_reduce",
     "--ddp-num-buckets 4 --ddp-bucket-size 40000000": "buckets_by_number_or_size",
