@@ -248,6 +248,9 @@ def resolved_start(
     if release.below:
         words = {key.rpartition(".")[2] for key, one in table.items() if one.default == "none"}
         settings |= {key: "none" for key in words & settings.keys() if settings[key] is None}  # a word of these fields
+        of_class = {key.partition(".")[2]: one.default for key, one in table.items() if key.startswith("optimizer.")}
+        laid = {key.partition(".")[2] for key in table if key.startswith("mixed_precision.")}
+        settings = {key: one for key, one in of_class.items() if key not in laid} | settings  # of every recipe
         return {key: _of_class(value) for key, value in settings.items()}, problems
     settings |= {"virtual_pipeline_model_parallel_size": None, "gtp_weight_remat_size": 1, "expert_gtp": 1}
     settings["global_batch_size_given"] = settings.get("global_batch_size")

@@ -584,3 +584,22 @@ def test_what_comm_overlap_sets_is_its_own_to_say(key: str, tmp_path: Path) -> N
     assert not any(one.startswith(key) for one in job("comm_overlap=null", f"{key}=false").assumed)
     with pytest.raises(InputError, match="has no comm_overlap"):
         job(f"comm_overlap.{last}=false", name="exaone4_1p2b_peft_1gpu_h100_bf16")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("optimizer.exp_avg_dtype=bfloat16", "need the precision-aware optimizer"),
+        ("model.deterministic_mode=true", "the fused loss is not deterministic"),
+        ("model.fine_grained_activation_offloading=true", "offloaded activations need their modules"),
+    ],
+)
+def test_settings_that_go_with_no_default_of_a_recipe_are_refused(given: str, why: str, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"{command_of('llama3_70b_pretrain_64gpu_h100_fp8cs')} {given}\n")
+    with pytest.raises(InputError, match=why):
+        space_of(start(script, "h100", 8), [], None, "")
+
+
+def command_of(recipe: str) -> str:
+    return f"torchrun --nnodes 8 --nproc-per-node 8 scripts/training/run_recipe.py --recipe {recipe}_config"
