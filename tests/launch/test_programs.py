@@ -321,6 +321,23 @@ def test_what_a_test_without_an_answer_changes_in_a_mapping_only_a_run_has(tmp_p
         read_experiment(tmp_path / "tune.py", 8)
 
 
+def test_rows_are_cut_at_the_length_of_a_programs_own(tmp_path: Path) -> None:
+    text = TRAINER.replace("max_length=2048", "").replace("max_seq_length=2048", "")
+    cut = "def rows(one):\n    MAX_LEN = 384\n    ids = one[:MAX_LEN]\n    return ids[:COUNT]\nCOUNT = 3\n"
+    (tmp_path / "tune.py").write_text(cut + text)
+    assert read_experiment(tmp_path / "tune.py", 8).seq_length == 384
+    (tmp_path / "tune.py").write_text(text + cut.replace("384", "size()"))
+    assert read_experiment(tmp_path / "tune.py", 8).seq_length == 1024
+
+
+@pytest.mark.parametrize("words", ["(y/n): ", "[Y/n] ", "(yes/no)? "])
+def test_a_program_that_asks_whether_to_start_is_started(tmp_path: Path, words: str) -> None:
+    asked = f"answer = 'y' if '--auto' in sys.argv else input('Start? {words}').strip().lower()\n"
+    text = TRAINER.replace("Tuning(parser", f"import sys\n{asked}if answer == 'y':\n    Tuning(parser")
+    (tmp_path / "tune.py").write_text(text)
+    assert read_experiment(tmp_path / "tune.py", 8).row["micro_batch_size"] == 2
+
+
 def test_arguments_of_a_program_stand_for_the_defaults_of_its_command_line(tmp_path: Path) -> None:
     batch = """parser.add_argument("--batch", type=int, default=4)
 parser.add_argument("--base", required=True)

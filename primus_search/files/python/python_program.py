@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from primus_search.files.known_keys import key_table
+from primus_search.files.python.program_nodes import REFLECTIONS, reflected, takes_steps
 from primus_search.files.python.python_module import SPREAD, PythonModule, module_file
 from primus_search.files.python.python_operators import NOTHING, known_end, unknown
 from primus_search.files.python.python_values import CallRecord, Name, Unknown
@@ -82,14 +83,6 @@ class Program(PythonModule):
                 methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
                 self.functions |= {f"{node.name}.{one.name}": one for one in methods}
 
-    def layers(self) -> list[str]:
-        """The classes of layers that the program has and makes objects of, wherever it does."""
-        own = (self, *self.modules.values())
-        nodes = [node for one in own for part in one.body for node in ast.walk(part)]
-        made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-        classes = [pair for one in own for pair in one.classes.items() if pair[0] in made]
-        return [name for name, node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)]
-
     # --- names of other files ---
 
     def _home(self, of: Any) -> "tuple[Program, str] | None":
@@ -136,6 +129,8 @@ class Program(PythonModule):
 
     def _attribute(self, owner: Any, name: str) -> Any:
         match owner:
+            case Name("sys") if name == "argv":
+                return [str(self.path)]
             case Name(of, folders):
                 found = self._fields(of).get(name) if of in self.classes else None
                 return self._named(Name(f"{of}.{name}", folders)) if found is None else found
@@ -242,7 +237,7 @@ class Program(PythonModule):
     def _undecided(self, node: ast.If, scope: dict[str, Any]) -> None:
         for one in ast.walk(node.test):
             match one:
-                case ast.Compare(ast.BinOp(_, ast.Mod(), by), [ast.Eq()], [ast.Constant(0)]) if _steps(node.body):
+                case ast.Compare(ast.BinOp(_, ast.Mod(), by), [ast.Eq()], [ast.Constant(0)]) if takes_steps(node.body):
                     self.made.append(CallRecord(ACCUMULATED, (), {"steps": self._value(by, scope)}))
         before, self.guess = self.guess, ast.unparse(node.test)[:80]
         self._run([*node.body, *node.orelse], scope)
@@ -335,6 +330,8 @@ class Program(PythonModule):
         name = self._called(function)
         last = name.rpartition(".")[2]
         first = arguments[0] if arguments else NOTHING
+        if name == "input" and isinstance(first, str) and "y/n" in first.lower().replace("yes", "y").replace("no", "n"):
+            return "y"  # a program that asks whether to start is started
         if last == WORLD:
             return self.options.get(WORLD, Unknown(f"{WORLD}()"))
         if last in known("starters") and isinstance(first, Name) and (home := self._home(first)):
@@ -360,7 +357,7 @@ class Program(PythonModule):
             key = str(arguments[1]) if arguments[1:] else ""
             return NOTHING if key not in self.options else name == "hasattr" or self.options[key]
         if name in REFLECTIONS and arguments:
-            return _reflected(name, first, arguments[1:])
+            return reflected(name, first, arguments[1:])
         if (home := self._home(function)) and home[1] in home[0].classes:
             return self._object(home, arguments, keywords)
         found = PythonModule._result(self, function, arguments, keywords)
@@ -377,32 +374,6 @@ class Program(PythonModule):
         if isinstance(function, Unknown) and function.text.isidentifier():
             return function.text  # what a parameter or a field of the program's own holds
         return PythonModule._called(self, function)
-
-
-REFLECTIONS = ("setattr", "hasattr", "getattr", "vars", "asdict", "dataclasses.asdict", "OmegaConf.to_container")
-
-
-def _reflected(name: str, owner: Any, arguments: Sequence[Any]) -> Any:
-    """What a function returns that treats an object as the mapping of its fields, changed in place."""
-    fields = owner.fields if isinstance(owner, CallRecord) else owner if isinstance(owner, dict) else None
-    key = arguments[0] if arguments else None
-    if fields is None or (key is None) is not (name not in REFLECTIONS[:3]):
-        return NOTHING
-    if key is None:
-        return dict(fields)
-    if not isinstance(key, str):  # one of them, or all, are others
-        if name == "setattr":
-            fields.update(dict.fromkeys(fields, Unknown("a field that only a run names")))
-        return NOTHING
-    if name == "setattr":
-        fields[key] = arguments[1] if arguments[1:] else None
-        return None
-    return key in fields if name == "hasattr" else fields.get(key, *arguments[1:2])
-
-
-def _steps(body: Sequence[ast.stmt]) -> bool:
-    """Whether an optimizer takes a step there."""
-    return any("optim" in ast.unparse(one) and ".step(" in ast.unparse(one) for one in body)
 
 
 def _opened(record: CallRecord) -> CallRecord:

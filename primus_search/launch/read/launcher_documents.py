@@ -15,6 +15,7 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
+from primus_search.files.python.program_nodes import cuts_in, extends_module, layers_of
 from primus_search.files.python.python_module import SPREAD, PythonModule, module_file
 from primus_search.files.python.python_program import ARGUMENTS, DOCUMENT, Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
@@ -113,7 +114,7 @@ def _classes_of(module: PythonModule, seen: set[Path] | None) -> Iterator[tuple[
     """The classes of layers that a file defines and the fields of its configurations, as keys; those of the modules
     that a program imports, too, if not `seen`."""
     for node in module.body:
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("Module") for base in node.bases):
+        if isinstance(node, ast.ClassDef) and extends_module(node):
             yield f"{CLASS}{node.name}", True
         elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
             fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
@@ -210,8 +211,12 @@ def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -
             made = program.entered_at(entry) if entry else program.started(program.options, flags)
         except RecursionError:
             raise ValueError("calls of its modules nest deeper than programs that are read") from None
-        made += [CallRecord(GLOBALS, (), {key: one for key, one in program.names.items() if isinstance(one, int)})]
-        made += [CallRecord(CLASS[:-1], (), dict.fromkeys(program.layers(), True))]
+        numbers = {key: one for key, one in program.names.items() if isinstance(one, int)}
+        made += [
+            CallRecord(GLOBALS, (), numbers | ({"cut": cuts[0]} if len(cuts := cuts_in(program.body)) == 1 else {}))
+        ]
+        layers = layers_of((one.body, one.classes) for one in (program, *program.modules.values()))
+        made += [CallRecord(CLASS[:-1], (), dict.fromkeys(layers, True))]
         given, of_line = (
             _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
             for one in (False, True)
