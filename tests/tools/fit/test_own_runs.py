@@ -14,12 +14,7 @@ from tools.fit.own_runs import errors_after, unseen
 
 DATA = Path("tests/oracle/data")
 IN_NO_FIT = tuple(DATA / f"{name}.csv" for name in ("unseen_runs_4", "blind_trainers", "oom_runs"))
-WORSE = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="7.0 -> 8.5 %: eight runs on B200, H100 and MI300X, three of them FP8 by rows or MX",
-)
-MET = ("InternLM/xtuner", "crusoecloud/torchtitan", pytest.param("pytorch/ao", marks=WORSE))
+MET = ("InternLM/xtuner", "crusoecloud/torchtitan", "pytorch/ao")
 """Publishers of at most eleven rated runs in these tables that first contact is within 10 % of."""
 
 
