@@ -59,3 +59,10 @@ def test_one_run_of_a_publisher_makes_its_others_no_worse_by_a_point(
     monkeypatch.setattr(own_runs, "TAUGHT", (1,))
     before, after, *_ = errors_after(unseen(DATA / "trained_on.txt", IN_NO_FIT)[publisher], draws=8)[1]
     assert after < before + 0.01
+
+
+def test_readme_says_what_the_fidelity_page_says_of_own_runs() -> None:
+    row = next(line for line in Path("docs/fidelity.md").read_text().splitlines() if "1 / 3 / 5 own runs" in line)
+    first, _, last = (round(float(word)) for word in row.split("|")[3].strip(" %").split("/"))
+    said = f"After one run of your own {first} %, after five of one software {last} %"
+    assert said in Path("README.md").read_text()
