@@ -67,6 +67,7 @@ class Bridge:
 
     def __init__(self, checkout: Path, megatron_lm: Path) -> None:
         logging.disable(logging.WARNING)
+        os.environ["HF_HUB_OFFLINE"] = "1"  # of this process: recipes look for tokenizers, and go on without
         megatron(megatron_lm)
         import transformers.models.auto.modeling_auto  # before stand-ins: it looks for packages
 
