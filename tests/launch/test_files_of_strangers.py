@@ -426,3 +426,40 @@ def test_nodes_of_deepspeed_without_processes_are_whole(tmp_path: Path) -> None:
     begun = start(path, "h100", 0)
     assert (begun.nodes, begun.per_node) == (2, 8)
     assert not any("started_nodes" in note for note in begun.notes)
+
+
+def test_what_sections_say_of_adapters_and_processes_counts(tmp_path: Path) -> None:
+    text = """model: {model_name: TinyLlama/TinyLlama-1.1B-Chat-v1.0, torch_dtype: bfloat16, %s}
+lora: {r: 8, alpha: 24, dropout: 0.2, target_modules: [q_proj]}
+training: {per_device_train_batch_size: 2, gradient_accumulation_steps: 4, max_length: 512}
+"""
+    path = tmp_path / "own.yaml"
+    path.write_text(text % "bnb_4bit_quant_type: nf4")
+    job = read_experiment(path, 8)
+    expected = {"rank": 8, "alpha": 24.0, "dropout": 0.2, "modules": ["q_proj"], "base": "nf4"}
+    assert job.tuning["task"] == "qlora" and job.tuning["lora"] == expected
+    path.write_text(text % "bnb_4bit_quant_type: nf4, load_in_4bit: false, device_map: auto")
+    job = read_experiment(path, 8)
+    assert job.tuning["task"] == "lora" and "base" not in job.tuning["lora"]
+    assert (job.world.gpus, job.global_batch_size) == (1, 8)
+
+
+def test_engines_of_verl_whose_degrees_are_not_read_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    own = "model_engine=%s actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.actor.ppo_mini_batch_size=64"
+    path.write_text(f"python3 -m verl.trainer.main_ppo {own % 'veomni'}")
+    with pytest.raises(InputError, match="degrees of an engine of this name"):
+        read_experiment(path)
+    path.write_text(f"python3 -m verl.trainer.main_ppo {own % 'dp'} data.max_prompt_length=512")
+    assert read_experiment(path, 8).model is not None
+
+
+def test_a_placeholder_to_fill_in_takes_no_argument_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        'OWN="--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 '
+        '--data-path 0.2 <PATH TO ONE> --vocab-file <PATH TO vocab.json> --load <DIRECTORY> --micro-batch-size 3"\n'
+        "python pretrain_gpt.py $OWN --global-batch-size 6 <own.txt >log.txt\n"
+    )
+    job = read_experiment(path, 1)
+    assert (job.row["micro_batch_size"], job.global_batch_size) == (3, 6)

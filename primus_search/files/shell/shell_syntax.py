@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?<!\w)[A-Za-z_]\w*+(?:\[[^\]]{0,200}\])?\+?=$")
 _REDIRECTION = re.compile(r"(?:\d{1,4}|&)?(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")
+_PLACEHOLDER = re.compile(r"<(?:[A-Z_]{3,40}|[A-Za-z][\w./-]{0,40}(?: [\w./-]{1,40}){1,12})>")
+"""What a reader is to fill in (`<PATH TO THE DATA>`), which bash takes for two redirections."""
 DEEPEST = 40
 """Brackets, commands and references inside each other; deeper ones are refused."""
 LONGEST = 500
@@ -118,6 +120,10 @@ def tokens(text: str) -> list[Token]:
                 body, i = _document(text, i, last, cuts)
                 found[n] = Token("redirection", found[n].text, found[n].at, body)
             waiting = []
+        elif blank := _PLACEHOLDER.match(text, i):
+            end = _word_end(text, blank.end())
+            found.append(Token("word", f"'{blank[0]}'{text[blank.end() : end]}", i))
+            i = end
         elif sign := _REDIRECTION.match(text, i):
             begin = sign.end()
             while begin < len(text) and text[begin] in " \t":

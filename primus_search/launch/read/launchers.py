@@ -399,8 +399,9 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
     if gpus:
         return World(gpus, each or (gpus // nodes if nodes and gpus % nodes == 0 else 0))
     world = NO_WORLD if each or not words else world_of(words, counts_in(variables), folder)
-    own = launcher.processes or int(bool(launcher.alone) and holds(given, launcher.alone))
-    each = each or (0 if world else (own if words else 0) or listed_devices(words, variables))
+    alone = int(bool(launcher.alone) and holds(given, launcher.alone))
+    own = launcher.processes or alone if words else alone
+    each = each or (0 if world else own or listed_devices(words, variables))
     return World(each * max(nodes, 1), each) if each else world
 
 
