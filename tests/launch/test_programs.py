@@ -328,6 +328,15 @@ def test_rows_are_cut_at_the_length_of_a_programs_own(tmp_path: Path) -> None:
     assert read_experiment(tmp_path / "tune.py", 8).seq_length == 384
     (tmp_path / "tune.py").write_text(text + cut.replace("384", "size()"))
     assert read_experiment(tmp_path / "tune.py", 8).seq_length == 1024
+    (tmp_path / "sizes.py").write_text("LEN_Q = 256\nLEN_A = 256 - 2\nLEN_ALL = LEN_Q + LEN_A\n")
+    parts = "from sizes import LEN_A, LEN_ALL, LEN_Q\n"
+    parts += "def rows(q, a):\n    return q[:LEN_Q] + a[:LEN_A]\n"
+    (tmp_path / "tune.py").write_text(parts + text)
+    with pytest.raises(InputError, match=r"depends on LEN_A and LEN_Q: --args '--globals.cut \.\.' gives"):
+        read_experiment(tmp_path / "tune.py", 8)
+    assert read_experiment(tmp_path / "tune.py", 8, arguments=["--globals.cut", "500"]).seq_length == 500
+    (tmp_path / "tune.py").write_text(f"{parts}def all():\n    return min(LEN_ALL, 9)\n{text}")
+    assert read_experiment(tmp_path / "tune.py", 8).seq_length == 510
 
 
 @pytest.mark.parametrize("words", ["(y/n): ", "[Y/n] ", "(yes/no)? "])

@@ -1,6 +1,6 @@
 """What is in the syntax tree of a program, wherever it stands, and functions of Python's own over its objects.
 
-cuts_in(tree.body)      # [384]: `ids[:MAX_LENGTH]`
+cut_in(tree.body, {})      # 384: `ids[:MAX_LENGTH]`
 """
 
 import ast
@@ -25,14 +25,22 @@ def extends_module(node: ast.ClassDef) -> bool:
     return any(ast.unparse(base).endswith("Module") for base in node.bases)
 
 
-def cuts_in(body: Sequence[ast.stmt]) -> list[int]:
-    """The numbers that rows are cut at under a name of the program's own (`ids[:MAX_LENGTH]`)."""
+def cut_in(body: Sequence[ast.stmt], known: Mapping[str, Any]) -> int | Unknown | None:
+    """The number that rows are cut at under a name of the program's own (`min(MAX_LENGTH, ...)`, `ids[:MAX_LENGTH]`);
+    `Unknown` where parts are cut at several, None where there is none."""
     nodes = [node for part in body for node in ast.walk(part)]
-    slices = (one.slice.upper for one in nodes if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice))
-    ends = {one.id for one in slices if isinstance(one, ast.Name) and "len" in one.id.lower()}
     named = ((target, one.value) for one in nodes if isinstance(one, ast.Assign) for target in one.targets)
-    values = (value for target, value in named if isinstance(target, ast.Name) and target.id in ends)
-    return sorted({one.value for one in values if isinstance(one, ast.Constant) and type(one.value) is int})
+    given = {at.id: one.value for at, one in named if isinstance(at, ast.Name) and isinstance(one, ast.Constant)}
+    calls = [one for one in nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+    least = [arg for one in calls if ast.unparse(one.func) == "min" for arg in one.args]
+    ends = [one.slice.upper for one in nodes if isinstance(one, ast.Subscript) and isinstance(one.slice, ast.Slice)]
+    for places in (least, ends):
+        names = sorted({one.id for one in places if isinstance(one, ast.Name) and "len" in one.id.lower()})
+        found = {name: {**known, **given}.get(name) for name in names}
+        whole = {name: one for name, one in found.items() if type(one) is int}
+        if whole:
+            return next(iter(whole.values())) if len(whole) == 1 else Unknown(" and ".join(whole))
+    return None
 
 
 def takes_steps(body: Sequence[ast.stmt]) -> bool:

@@ -15,7 +15,7 @@ from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
-from primus_search.files.python.program_nodes import cuts_in, extends_module, layers_of
+from primus_search.files.python.program_nodes import cut_in, extends_module, layers_of
 from primus_search.files.python.python_module import SPREAD, PythonModule, module_file
 from primus_search.files.python.python_program import ARGUMENTS, DOCUMENT, Program
 from primus_search.files.python.python_values import CallRecord, Name, Unknown, is_open
@@ -211,19 +211,20 @@ def calls_of(path: Path, text: str, flags: Mapping[str, Any], entry: str = "") -
             made = program.entered_at(entry) if entry else program.started(program.options, flags)
         except RecursionError:
             raise ValueError("calls of its modules nest deeper than programs that are read") from None
-        numbers = {key: one for key, one in program.names.items() if isinstance(one, int)}
-        made += [
-            CallRecord(GLOBALS, (), numbers | ({"cut": cuts[0]} if len(cuts := cuts_in(program.body)) == 1 else {}))
-        ]
-        layers = layers_of((one.body, one.classes) for one in (program, *program.modules.values()))
-        made += [CallRecord(CLASS[:-1], (), dict.fromkeys(layers, True))]
         given, of_line = (
             _once([pair for call in made if (call.name == ARGUMENTS) is one for pair in call.fields.items()])
             for one in (False, True)
         )
         given |= {key: one for key, one in of_line.items() if one is not None or is_open(given.get(key))}
         options = {key: one for key, one in given.items() if one is None or isinstance(one, int | float | str)}
-    return made
+    numbers = {key: one for key, one in program.names.items() if isinstance(one, int)}
+    cut = cut_in(program.body, {key: program._named(one) for key, one in program.names.items()})
+    layers = layers_of((one.body, one.classes) for one in (program, *program.modules.values()))
+    return [
+        *made,
+        CallRecord(GLOBALS, (), numbers | ({"cut": cut} if cut is not None else {})),
+        CallRecord(CLASS[:-1], (), dict.fromkeys(layers, True)),
+    ]
 
 
 def documents_of(path: Path, made: Sequence[CallRecord], flags: Mapping[str, Any]) -> list[Path]:
