@@ -27,6 +27,12 @@ LATENT_EXPERTS = (
     "--expert-model-parallel-size 4 --expert-tensor-parallel-size 1"
 )
 
+GATED = (
+    "--num-layers 16 --hidden-size 2048 --ffn-hidden-size 8192 --seq-length 4096 --max-position-embeddings 4096 "
+    "--position-embedding-type rope --vocab-size 128000 --attention-output-gate --qk-layernorm --disable-bias-linear "
+    "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"
+)
+
 
 @pytest.mark.parametrize(("nodes", "job", "allocated"), [
     # Positions that are learned are one of the matrices; without overlap a chunk is one bucket.
@@ -34,6 +40,7 @@ LATENT_EXPERTS = (
     (1, MUON, (2_737_147_904, 5_474_295_808, 1_524_378_624)),  # biases are no matrices
     (1, f"{MUON} --ddp-num-buckets 8 --overlap-grad-reduce", (3_307_573_248, 6_615_146_496, 1_759_259_648)),
     (2, LATENT_EXPERTS, (1_632_772_096, 3_265_544_192, 2_449_158_144)),  # duplicated projections into the latent space
+    (1, GATED, (782_305_280, 1_564_610_560, 2_346_915_840)),  # queries with a gate of their size
 ])  # fmt: skip
 def test_a_script_holds_what_megatron_allocates(
     nodes: int, job: str, allocated: tuple[int, ...], tmp_path: Path

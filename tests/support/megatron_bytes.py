@@ -309,7 +309,9 @@ def has_rounds(job: RandomJob) -> bool:
     pp = has("pipeline_model_parallel_size", 1)
     replicas = job.world // (has("tensor_model_parallel_size", 1) * pp * has("context_parallel_size", 1))
     rounds = has("global_batch_size", 1) // max(has("micro_batch_size", 1) * replicas, 1)
-    return not has("num_layers_per_virtual_pipeline_stage") or rounds >= pp
+    stages = has("pipeline_model_parallel_layout", "").count("|") + 1
+    virtual = has("num_layers_per_virtual_pipeline_stage") or has("num_virtual_stages_per_pipeline_rank")
+    return not (virtual or stages > pp) or rounds >= pp
 
 
 def is_whole(job: RandomJob) -> bool:

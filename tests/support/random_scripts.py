@@ -85,7 +85,7 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random, of: str) -> RandomJo
         settings |= {"recompute_method": rng.choice(("uniform", "block")), "recompute_num_layers": 1}
     if of == "bytes":
         settings |= chosen(DRAWN, rng, ("of_bytes",))
-        settings |= mostly_with(DRAWN, settings, rng)
+        settings |= mostly_with(DRAWN, settings, rng) | layout(settings, rng)
     else:
         settings |= seldom(DRAWN, settings, rng) | {"vocab_size": 128000}
     settings |= {"mock_data": True, "train_iters": 10, "tokenizer_type": "NullTokenizer"}
@@ -96,7 +96,7 @@ def _job(rows: Mapping[str, list[str]], rng: random.Random, of: str) -> RandomJo
     argv: list[str] = []
     kept: dict[str, Any] = {}
     for name, value in settings.items():
-        words = spelled(rows[name], value) if name in rows else None
+        words = spelled(rows[name], value) if name in rows and value is not None else None
         if words is not None:
             kept[name] = value
             argv += words
@@ -151,6 +151,19 @@ def mostly_with(drawn: Mapping[str, Any], settings: Mapping[str, Any], rng: rand
         if (settings | found).get(name) and rng.random() < 0.85:
             found |= needed
     return found
+
+
+def layout(settings: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Now and then the layers of every stage by letters, as many as there are, and nothing else that deals them."""
+    pp, layers = settings["pipeline_model_parallel_size"], settings["num_layers"]
+    stages = pp * rng.choice((1, 2))
+    if pp == 1 or rng.random() > 0.1:
+        return {}
+    cuts = sorted(rng.sample(range(1, layers), min(stages, layers) - 1))
+    parts = ["t" * (end - begin) for begin, end in zip([0, *cuts], [*cuts, layers], strict=True)]
+    parts[-1] += "m" * settings.get("mtp_num_layers", 0)
+    others = [name for name in settings if "pipeline" in name and not name.startswith("pipeline_model")]
+    return dict.fromkeys(others) | {"pipeline_model_parallel_layout": f"E{'|'.join(parts)}L"}
 
 
 def degrees(settings: Mapping[str, Any], world: int, rng: random.Random) -> dict[str, Any]:

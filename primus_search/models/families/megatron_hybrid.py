@@ -241,7 +241,8 @@ def variant_layers(fields: Fields, declared: Values) -> Values:
 
 
 def _given(fields: Fields) -> list[Variant]:
-    return [variant for variant in VARIANTS if variant.applies(fields)]
+    found = [variant for variant in VARIANTS if variant.applies(fields)]
+    return found or [GATED] * GATED.applies(fields)
 
 
 def _value(fields: Fields, key: str) -> object:
@@ -252,12 +253,13 @@ def _value(fields: Fields, key: str) -> object:
 def _gated_delta(fields: Fields, declared: Values) -> Values:
     """Gated DeltaNet with attention in between: N for every N-th layer, or one flag per layer, 1 where it is linear."""
     linear = delta_net(fields, declared["hidden"])
-    full = replace(_full(fields, declared), has_output_gate=fields.switch("attention_output_gate", False))
-    return {"mixers": _interleaved(fields, "linear_attention_freq", declared["num_layers"], linear, full)}
+    return {
+        "mixers": _interleaved(fields, "linear_attention_freq", declared["num_layers"], linear, _full(fields, declared))
+    }
 
 
 def _full(fields: Fields, declared: Values) -> Attention | LatentMixer:
-    """The declared attention, with the norms of queries and keys, biases and sinks that the file switches on."""
+    """The declared attention, with the norms of queries and keys, biases, sinks and gate that the file switches on."""
     if latent := declared["latent"]:
         return LatentMixer(num_heads=declared["num_heads"], latent=latent, has_sinks=declared["has_attention_sinks"])
     return parts.attention(
@@ -266,7 +268,16 @@ def _full(fields: Fields, declared: Values) -> Attention | LatentMixer:
         has_qkv_bias=declared["has_linear_bias"] or declared["has_qkv_bias"],
         has_output_bias=declared["has_linear_bias"],
         has_sinks=declared["has_attention_sinks"],
+        has_output_gate=fields.switch("attention_output_gate", False),
     )
+
+
+def _gated(fields: Fields, declared: Values) -> Values:
+    """Plain layers whose attention has a gate on its output."""
+    full, windows = _full(fields, declared), declared["windows"] or (0,)
+    if not isinstance(full, Attention):
+        return {}
+    return {"mixers": tuple(replace(full, window=windows[i % len(windows)]) for i in range(declared["num_layers"]))}
 
 
 def _interleaved(fields: Fields, key: str, num_layers: int, linear: Mixer, full: Mixer) -> tuple[Mixer, ...]:
@@ -312,3 +323,5 @@ VARIANTS = (
     Variant(lambda fields: bool(_value(fields, "lfm_layer_types")), "short_convolutions", _short_convolutions),
 )
 """Kinds of models; at most one applies to a file."""
+GATED = Variant(lambda fields: bool(_value(fields, "attention_output_gate")), "gated", _gated)
+"""What layers of no other kind are where their attention has a gate."""
