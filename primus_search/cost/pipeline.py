@@ -17,6 +17,7 @@ from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, send_s
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.operations import Part
+from primus_search.cost.stage import LayerArrays
 from primus_search.schedule import algorithm, order_for, ranks_of
 from primus_search.schedule.simulation.batch import run_columns
 from primus_search.space.memo import Rows, alike, in_order
@@ -145,7 +146,7 @@ def _kinds_of_stages(layers: bytes, width: int) -> tuple[Floats, Ints]:
     return distinct, number.reshape(-1)
 
 
-def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:
+def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: LayerArrays, hops: Floats) -> Floats:
     """(rows, WIDTH) of every pipeline; the bubble stays unknown (not a number) until it is simulated."""
     from primus_search.cost import pipeline_kernels
 
@@ -157,21 +158,22 @@ def estimate(shapes: ShapeArrays, keys: PipelineKeys, layers: Floats, hops: Floa
 
 
 def enclose(
-    shapes: ShapeArrays, keys: PipelineKeys, low: Floats, high: Floats, hops: Floats
+    shapes: ShapeArrays, keys: PipelineKeys, sets: tuple[Ints, Ints], layers: LayerArrays, hops: Floats
 ) -> tuple[Floats, Floats, Floats]:
     """Least makespan, largest forward and largest backward window of pipelines that differ in their layers only.
 
-    `keys.layer` are rows of `low` and `high`: the least and the most that any layer row of a pipeline's takes. Every
-    second of a layer only lengthens a pipeline, so no member beats the makespan of the least.
+    sets  codes of `layers`, and which of these codes each set has, from and to; `keys.layer` are numbers of sets
+    Every second of a layer only lengthens a pipeline, so no member beats the makespan of the least seconds that any
+    layer of its set takes of each piece and pass, and of recompute.
     """
     from primus_search.cost import pipeline_kernels
 
     out = np.empty((len(keys.shape), 3))
-    pipeline_kernels.enclose(keys, low, high, hops, shapes, out)
+    pipeline_kernels.enclose(keys, *sets, layers, hops, shapes, out)
     return out[:, 0] * (1.0 - ROUNDING), out[:, 2] * (1.0 + WINDOW_SLACK), out[:, 1] * (1.0 + WINDOW_SLACK)
 
 
-def simulate(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: Floats, rows: Floats) -> None:
+def simulate(shapes: PipelineShapes, keys: PipelineKeys, layers: LayerArrays, hops: Floats, rows: Floats) -> None:
     """Fill in the bubble of estimated rows: what is left of the exact makespan, simulated order by order."""
     for members in alike(np.stack([keys.shape, keys.microbatches])):
         some = keys.take(members)
@@ -200,7 +202,7 @@ class PipelineRows:
         """(WIDTH, rows)"""
         return np.ascontiguousarray(self._rows.data.take(codes, axis=0).T)
 
-    def simulate(self, codes: Ints, shapes: PipelineShapes, layers: Floats, hops: Floats) -> None:
+    def simulate(self, codes: Ints, shapes: PipelineShapes, layers: LayerArrays, hops: Floats) -> None:
         """Fill in the bubble of these rows where it is still unknown."""
         is_wanted = np.zeros(self._rows.size, dtype=np.bool_)
         is_wanted[codes] = True
@@ -213,7 +215,7 @@ class PipelineRows:
         self._rows.data[wanted] = rows
 
 
-def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: Floats) -> Floats:
+def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: LayerArrays, hops: Floats) -> Floats:
     """Exact makespans of pipelines of one shape and so many micro-batches."""
     from primus_search.cost import pipeline_kernels
 
@@ -223,7 +225,7 @@ def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: Floats, hops: 
     stages = len(ranks_of(order))
     duration, travel = np.empty((4, stages, len(keys.layer))), np.empty((stages, len(keys.layer)))
     facts = hops if order.pp > 1 else np.zeros_like(hops)
-    pipeline_kernels.passes(number, keys.layer, facts, layers, PARTS, shapes.arrays, duration, travel)
+    pipeline_kernels.passes(number, keys.layer, facts, layers, shapes.arrays, duration, travel)
     if order.pp == 1:
         forward, backward, weight, _ = duration
         return microbatches * in_order(forward + backward + weight)

@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs
 """Compiled loops over pipelines. Loaded only when the first one is estimated.
 
-Shapes come as `pipeline.ShapeArrays`, pipelines as `pipeline.PipelineKeys`.
+Shapes come as `pipeline.ShapeArrays`, pipelines as `pipeline.PipelineKeys`, layers as `stage.LayerArrays`.
 """
 
 import numpy as np
@@ -13,8 +13,22 @@ BLOCK = 64
 
 
 @njit(cache=True, nogil=True)
-def _kinds_of_stages(n, row, at_recompute, shapes, seconds):
-    """Seconds of each kind of stage of shape n: forward, backward, weight, recompute into `seconds[:, kind]`."""
+def _gather(layers, key, pieces, row):
+    """Seconds of a layer key into `row`: [piece, pass], then recompute per kind of layer."""
+    number = layers.number[key]
+    for p in range(pieces):
+        for q in range(3):
+            row[3 * p + q] = layers.seconds[number[p], q]
+    for p in range(pieces, len(number)):
+        row[2 * pieces + p] = layers.repeated[number[p]]
+
+
+@njit(cache=True, nogil=True)
+def _kinds_of_stages(n, row, shapes, seconds):
+    """Seconds of each kind of stage of shape n: forward, backward, weight, recompute into `seconds[:, kind]`.
+
+    row  of a layer key: see `_gather`
+    """
     first_kind, counts, recomputed = shapes.first_kind, shapes.counts, shapes.recomputed
     pieces, kinds = counts.shape[1], recomputed.shape[1]
     k0 = first_kind[n]
@@ -27,7 +41,7 @@ def _kinds_of_stages(n, row, at_recompute, shapes, seconds):
                 b += many * row[3 * p + 1]
                 w += many * row[3 * p + 2]
         for p in range(kinds):
-            r += recomputed[k0 + k, p] * row[at_recompute + p]
+            r += recomputed[k0 + k, p] * row[3 * pieces + p]
         seconds[0, k], seconds[1, k], seconds[2, k], seconds[3, k] = f, b, w, r
 
 
@@ -105,18 +119,18 @@ def _longest(first):
 def estimate(keys, layers, hops, shapes, parts, recompute, out):
     """Fill `out` per pipeline: parts of the busiest rank, bubble (left), backward and forward windows, makespan bound.
 
-    layers    rows of seconds: [piece, pass], then [piece, part], then recompute per kind of layer
-    hops      near and far seconds, share of a hop that blocks the sender, seconds of a pass besides its kernels
+    hops  near and far seconds, share of a hop that blocks the sender, seconds of a pass besides its kernels
     """
     first, kind, ranks, facts, counts = shapes.first, shapes.kind, shapes.ranks, shapes.facts, shapes.counts
     pieces = counts.shape[1]
-    at_part = 3 * pieces
-    at_recompute = at_part + pieces * parts
+    row = np.empty(3 * pieces + shapes.recomputed.shape[1])
     stage_s, seconds = np.empty((4, _longest(first))), np.empty((4, _longest(shapes.first_kind)))
     busy, begin = np.empty(facts[:, 0].max()), np.empty(facts[:, 0].max(), np.int64)
     for i in range(len(keys.shape)):
-        n, row, hop, m = keys.shape[i], layers[keys.layer[i]], hops[keys.hop[i]], keys.microbatches[i]
-        _kinds_of_stages(n, row, at_recompute, shapes, seconds)
+        n, hop, m = keys.shape[i], hops[keys.hop[i]], keys.microbatches[i]
+        number = layers.number[keys.layer[i]]
+        _gather(layers, keys.layer[i], pieces, row)
+        _kinds_of_stages(n, row, shapes, seconds)
         busiest = _load(n, m, hop, shapes, seconds, stage_s, busy, begin)
         s0, copies = first[n], facts[n, 1]
         out[i, :] = 0.0
@@ -133,7 +147,7 @@ def estimate(keys, layers, hops, shapes, parts, recompute, out):
                 many = counts[shapes.first_kind[n] + k, p] * share
                 if many != 0.0:
                     for q in range(parts):
-                        out[i, q] += m * many * row[at_part + p * parts + q]
+                        out[i, q] += m * many * layers.seconds[number[p], 3 + q]
                     window_f += many * row[3 * p]
                     window_b += many * (row[3 * p + 1] + row[3 * p + 2])
             out[i, recompute] += m * share * seconds[3, k]
@@ -143,23 +157,29 @@ def estimate(keys, layers, hops, shapes, parts, recompute, out):
 
 
 @njit(cache=True, nogil=True)
-def enclose(keys, low, high, hops, shapes, out):
+def enclose(keys, codes, edges, layers, hops, shapes, out):
     """Per bundle of pipelines: a makespan none of them can beat, and backward and forward windows none can exceed.
 
-    low, high  the least and the most seconds of any layer row in the bundle, [piece, pass] and recompute per kind
+    codes, edges  of the layers of each bundle: codes[edges[i, 0] : edges[i, 1]]
     A makespan bound grows with every second of a layer, so the least of each gives a bound for all.
     """
     first, kind, ranks, facts = shapes.first, shapes.kind, shapes.ranks, shapes.facts
     pieces = shapes.counts.shape[1]
+    row, low, high = np.empty((3, 3 * pieces + shapes.recomputed.shape[1]))
     stage_s, seconds = np.empty((4, _longest(first))), np.empty((4, _longest(shapes.first_kind)))
     most = facts[:, 0].max()
     busy, begin, window = np.empty(most), np.empty(most, np.int64), np.empty((2, most))
     for i in range(len(keys.shape)):
         n, hop, m = keys.shape[i], hops[keys.hop[i]], keys.microbatches[i]
-        _kinds_of_stages(n, low[keys.layer[i]], 3 * pieces, shapes, seconds)
+        low[:], high[:] = np.inf, -np.inf
+        for code in codes[edges[keys.layer[i], 0] : edges[keys.layer[i], 1]]:
+            _gather(layers, code, pieces, row)
+            for k in range(len(row)):
+                low[k], high[k] = min(low[k], row[k]), max(high[k], row[k])
+        _kinds_of_stages(n, low, shapes, seconds)
         busiest = _load(n, m, hop, shapes, seconds, stage_s, busy, begin)
         out[i, 0] = _least(n, hop[2], shapes, stage_s, busy, begin, busiest)
-        _kinds_of_stages(n, high[keys.layer[i]], 3 * pieces, shapes, seconds)
+        _kinds_of_stages(n, high, shapes, seconds)
         s0, copies = first[n], facts[n, 1]
         window[:, : facts[n, 0]] = 0.0
         for s in range(first[n + 1] - s0):
@@ -173,7 +193,7 @@ def enclose(keys, low, high, hops, shapes, out):
 
 
 @njit(cache=True, nogil=True)
-def passes(n, layer, hops, layers, parts, shapes, duration, travel):
+def passes(n, layer, hops, layers, shapes, duration, travel):
     """Seconds of every pass of shape n per pipeline, as the simulator takes them.
 
     duration  filled: [F, B, W or B and W in one, stage of both copies, pipeline]   travel  filled: [stage, pipeline]
@@ -183,11 +203,12 @@ def passes(n, layer, hops, layers, parts, shapes, duration, travel):
     pieces, stages = shapes.counts.shape[1], first[n + 1] - first[n]
     num_kinds = shapes.first_kind[n + 1] - shapes.first_kind[n]
     seconds, of_kind = np.empty((4, num_kinds)), np.empty((4, num_kinds, BLOCK))
-    at_recompute = pieces * (3 + parts)
+    row = np.empty(3 * pieces + shapes.recomputed.shape[1])
     for low in range(0, len(layer), BLOCK):
         high = min(low + BLOCK, len(layer))
         for i in range(low, high):
-            _kinds_of_stages(n, layers[layer[i]], at_recompute, shapes, seconds)
+            _gather(layers, layer[i], pieces, row)
+            _kinds_of_stages(n, row, shapes, seconds)
             for part in range(4):
                 for k in range(num_kinds):
                     of_kind[part, k, i - low] = seconds[part, k]
@@ -212,14 +233,3 @@ def _hop_kind(s, at, stages, ranks, is_far):
     if s < 0 or s + 1 >= stages or ranks[at, 0] == ranks[at + 1, 0]:
         return -1
     return 1 if is_far[at] else 0
-
-
-@njit(cache=True, nogil=True)
-def spread(table, number, out, column):
-    """Write row `number[i]` of a table into row i of `out`, from a column on."""
-    for i in range(len(number)):
-        for k in range(table.shape[1]):
-            out[i, column + k] = table[number[i], k]
-
-
-# The multiplier of Fibonacci hashing (2^64 over the golden ratio), Knuth, The Art of Computer Programming 3, 6.4.

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from primus_search.cost.memory.chunk_memory import MemoryTable
-from primus_search.cost.parts.operations import Part
+from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.parts.tower_operations import flops_per_token
 from primus_search.cost.pipeline import (
     BOUND,
@@ -35,9 +35,9 @@ from primus_search.cost.pipeline import (
 )
 from primus_search.cost.projection import Memory, Projection, Step, Verdict
 from primus_search.cost.replicas import REPLICA_TERMS, UPDATE, WAIT, dealt_of, replica_terms
-from primus_search.cost.stage import MeasuredLayers, layer_width, piece_counts, pieces
+from primus_search.cost.stage import LayerArrays, MeasuredLayers, piece_counts, pieces
 from primus_search.cost.traffic.data_parallel import exposed_gradient_s
-from primus_search.space.memo import Canonical, Memo, WordNumbers, by_columns, in_order
+from primus_search.space.memo import Canonical, Memo, SharedRows, WordNumbers, by_columns, in_order
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading
@@ -57,7 +57,7 @@ without experts."""
 class Terms:
     """The terms of a step of one job.
 
-    layers     seconds of every piece by pass, then by part, then of recompute by kind: see `stage.Pieces.rows`
+    layers     seconds of every piece and of recompute, by number in `layer_table`
     shapes     layers of the virtual stages, by number in `shape_list`
     hops       see `pipeline.hop_facts`      replicas   see `replicas.replica_terms`
     pipelines  of rows of the above and micro-batches, by number in `pipeline_rows`
@@ -66,12 +66,13 @@ class Terms:
     def __init__(self, job: Job, measured: MeasuredLayers | None, shares_rows: bool) -> None:
         self.job, self.words = job, WordNumbers()
         self.shape_list, self.pipeline_rows = PipelineShapes(), PipelineRows()
+        self.layer_table = SharedRows(LayerArrays, (len(Pass) + len(Part),), ())
         memo = partial(by_columns, shares=shares_rows)
         self.layers = memo(
             reads=LAYER_READS,
             canonical=self._layer_columns,
-            compute=lambda c: (pieces(job, c, measured, shares_rows=shares_rows).rows,),
-            width=layer_width(job.model),
+            compute=lambda c: (pieces(job, c, measured, shares_rows=shares_rows).shared,),
+            tables=(self.layer_table,),
         )
         self.shapes = by_columns(
             reads=SHAPE_READS, canonical=self._shape_columns, compute=self._shapes, tables=(self.shape_list,)
@@ -105,7 +106,7 @@ class Terms:
 
     def estimate(self, keys: PipelineKeys) -> Floats:
         """Rows of pipelines whose bubble is not known yet."""
-        return estimate(self.shape_list.arrays, keys, self.layers.data, self.hops.data)
+        return estimate(self.shape_list.arrays, keys, self.layer_table.arrays, self.hops.data)
 
     # --- columns that a key holds in place of a candidate's --------------------------------------------------------
 
@@ -281,7 +282,7 @@ class Projector:
         terms.refresh()
         codes = terms.pipeline_codes(c)
         if exact:
-            terms.pipeline_rows.simulate(codes, terms.shape_list, terms.layers.data, terms.hops.data)
+            terms.pipeline_rows.simulate(codes, terms.shape_list, terms.layer_table.arrays, terms.hops.data)
         return terms.pipeline_rows.gather(codes)
 
 

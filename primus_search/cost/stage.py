@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primus_search.cost.parts.embedding_and_head import embedding_operations, head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations, recompute_shares
@@ -85,12 +86,8 @@ def put_measured(work: Work, measured: MeasuredLayers, piece: int, c: Candidates
         seconds = measured.of(c, row, piece)
         if seconds is None:
             continue
-        targets = {
-            Pass.FORWARD: seconds.forward,
-            Pass.INPUT_GRAD: seconds.input_grad,
-            Pass.WEIGHT_GRAD: seconds.weight_grad,
-        }
-        for which, target in targets.items():
+        targets = (seconds.forward, seconds.input_grad, seconds.weight_grad)
+        for which, target in zip(Pass, targets, strict=True):
             modelled = float(work.seconds[which, :, row].sum())
             if modelled == 0.0:  # the laws book this work under another pass: the piece's main part takes it
                 work.seconds[which, int(work.seconds[:, :, row].sum(axis=0).argmax()), row] = target
@@ -152,22 +149,24 @@ class Pieces:
         """(kinds, rows)"""
         return np.array([piece.recompute_s[piece.again] for piece in self.pieces[: self.num_kinds]])
 
-    def __len__(self) -> int:
-        return len(self.pieces[0].number)
-
     @property
-    def rows(self) -> Floats:
-        """(rows, pieces * passes + pieces * parts + kinds): all of it, as a table of layers holds it."""
-        from primus_search.cost.pipeline_kernels import spread
+    def shared(self) -> list[tuple[int, Floats, Ints]]:
+        """What `LayerArrays` have of these rows, as `memo.SharedRows` takes it."""
+        seconds = [(0, np.concatenate([one.pass_s, one.part_s], axis=1), one.number) for one in self.pieces]
+        return seconds + [(1, one.recompute_s, one.again) for one in self.pieces[: self.num_kinds]]
 
-        passes, parts, count = len(Pass), len(Part), len(self.pieces)
-        out = np.empty((len(self), count * (passes + parts) + self.num_kinds))
-        for i, piece in enumerate(self.pieces):
-            spread(piece.pass_s, piece.number, out, i * passes)
-            spread(piece.part_s, piece.number, out, count * passes + i * parts)
-        for i, piece in enumerate(self.pieces[: self.num_kinds]):
-            spread(piece.recompute_s[:, None], piece.again, out, count * (passes + parts) + i)
-        return out
+
+class LayerArrays(NamedTuple):
+    """Layer keys for compiled loops: keys that agree on a piece share its seconds.
+
+    number    (keys, pieces + kinds) rows of `seconds`, then of `repeated` of each layer kind
+    seconds   (priced pieces, passes + parts)
+    repeated  (priced repeats) see `Piece.recompute_s`
+    """
+
+    number: NDArray[np.int32]
+    seconds: Floats
+    repeated: Floats
 
 
 def pieces(job: Job, c: Candidates, measured: MeasuredLayers | None = None, *, shares_rows: bool = True) -> Pieces:
@@ -194,12 +193,6 @@ NUM_ENDS = 3
 """Embedding, head and MTP module: the pieces after the layer kinds, in this order."""
 
 
-def layer_width(model: Model) -> int:
-    """Columns of `Pieces.rows`."""
-    kinds = len(model.kinds)
-    return (kinds + NUM_ENDS) * (len(Pass) + len(Part)) + kinds
-
-
 def scope_of(model: Model, piece: int) -> Scope:
     """What a piece has that knobs of a narrower scope change: experts, the head."""
     if piece < len(model.kinds):
@@ -221,10 +214,9 @@ class _Pricing:
 
     def columns(self, piece: int, c: Candidates) -> list[Ints | Bools]:
         """Columns that the kernels of a piece and the traffic inside it depend on."""
-        scope = scope_of(self.job.model, piece)
-        overlaps = c.exchange_overlap * bool(scope & Scope.EXPERTS)
-        steady = [column * overlaps for column in c.key_columns(reading(Enters.STEADY))]
-        return [*c.key_columns(reading(Enters.INSIDE, scope)), *steady]
+        kind, inside = self.kind(piece), reading(Enters.INSIDE, scope_of(self.job.model, piece))
+        exchanges = c.exchange_overlap * (kind is not None and kind.is_moe)
+        return [*c.key_columns(inside), *(column * exchanges for column in c.key_columns(reading(Enters.STEADY)))]
 
     def numbered(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row by these columns, and one row per number."""
@@ -251,7 +243,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
         work.seconds[which, Part.LAUNCH] += race_s(host_s, device_s, power) - device_s
     again, repeated_s = np.zeros_like(number), np.zeros(1)
     if kind is not None:
-        again, first = pricing.numbered([number, c.recompute])
+        again, first = pricing.numbered([number * (c.recompute > 0), c.recompute])
         at = number[first]
         repeated_s = _repeated_s(work.take(at), _Launches(*(own[at] for own in host)), c.recompute[first], power)
         repeated_s = put_recompute(repeated_s, pricing.measured, piece, c.take(first))
@@ -397,6 +389,3 @@ def piece_counts(stages: StageLayers, block_layers: int = 0) -> tuple[Floats, Fl
     if block_layers:
         recomputed = stages.counts * np.minimum(block_layers / np.maximum(stages.layers, 1.0), 1.0)[:, None]
     return np.concatenate([stages.counts, *ends], axis=1), recomputed
-
-
-__all__ = ["Module", "Pieces", "piece_counts", "pieces"]

@@ -280,10 +280,12 @@ class Enumerator:
         return ways[:, inner_number], way_of_outer.reshape(-1)[outer_number]
 
     def _distinct(self, block: Block, wanted: frozenset[str]) -> tuple[Ints, Ints]:
-        return densified(self._keys(block, wanted), block.length)
+        return densified(self._keys(block, wanted, {}), block.length)
 
-    def _keys(self, block: Block, wanted: frozenset[str]) -> list[tuple[Ints, int]]:
-        return [(block.idents[name], self.job.sizes[name] + 1) for name in block.axes if name in wanted]
+    def _keys(self, block: Block, wanted: frozenset[str], edges: Mapping[str, int]) -> list[tuple[Ints, int]]:
+        sides = [(block.values[name] >= least, 2) for name, least in edges.items() if name in block.values]
+        whole = wanted.difference(edges)
+        return [*((block.idents[name], self.job.sizes[name] + 1) for name in block.axes if name in whole), *sides]
 
     # --- rows by number --------------------------------------------------------------------------------------------
 
@@ -334,9 +336,12 @@ class Enumerator:
         """Whether rules remain that are evaluated row by row."""
         return bool(self._late)
 
-    def outer_numbers(self, columns: frozenset[str]) -> tuple[Ints, Ints]:
-        """Number of every outer cell by some of its columns, and one cell per number; `microbatches` counts as one."""
-        keys = self._keys(self._outer, columns)
+    def outer_numbers(self, columns: frozenset[str], thresholds: Mapping[str, int] | None = None) -> tuple[Ints, Ints]:
+        """Number of every outer cell by some of its columns, and one cell per number; `microbatches` counts as one.
+
+        thresholds  columns of which all that counts is whether the value is at least this
+        """
+        keys = self._keys(self._outer, columns, thresholds or {})
         if "microbatches" in columns:
             distinct, number = np.unique(self.microbatches, return_inverse=True)
             keys.append((number.reshape(-1), len(distinct)))
@@ -348,7 +353,7 @@ class Enumerator:
         sides: columns of which all that counts is on which side of an edge each combination is.
         """
         told = {name: side for name, side in (sides or {}).items() if name in columns}
-        keys = [*self._keys(self._inner, columns.difference(told)), *((side, 2) for side in told.values())]
+        keys = [*self._keys(self._inner, columns.difference(told), {}), *((side, 2) for side in told.values())]
         return densified(keys, self._inner.length)
 
     @cached_property

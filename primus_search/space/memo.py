@@ -155,6 +155,38 @@ class Rows:
         return self._data[: self.size]
 
 
+Shared = TypeVar("Shared")
+
+
+class SharedRows(Generic[Shared]):
+    """Rows made of parts that many of them share: numbers of parts, and tables of parts of some shapes."""
+
+    def __init__(self, arrays: Callable[..., Shared], *shapes: tuple[int, ...]) -> None:
+        """`arrays` joins the numbers of every row and the tables of parts."""
+        self._joined, self._parts = arrays, [Rows(*shape) for shape in shapes]
+        self._numbers = Rows(0, dtype=np.int32)
+
+    def clear(self) -> None:
+        """Drop every row."""
+        for table in (*self._parts, self._numbers):
+            table.clear()
+
+    def append(self, parts: Sequence[tuple[int, NDArray[Any], Ints]]) -> None:
+        """Add rows: of each of their parts, its table, what to add to this, and which of what is added a row has."""
+        if not self._numbers.size:
+            self._numbers = Rows(len(parts), dtype=np.int32)
+        numbers = []
+        for table, rows, number in parts:
+            numbers.append(number + self._parts[table].size)
+            self._parts[table].append(rows)
+        self._numbers.append(np.stack(numbers, axis=1))
+
+    @property
+    def arrays(self) -> Shared:
+        """(rows, parts) numbers and every table, joined."""
+        return self._joined(self._numbers.data, *(table.data for table in self._parts))
+
+
 class Subject(Protocol):
     """Rows that a term is computed of: a table of candidates, or of numbers of other terms."""
 

@@ -10,24 +10,24 @@ import numpy as np
 
 from primus_search.cost.memory.chunk_memory import MemoryKeys
 from primus_search.cost.memory.whole_matrices import deals_matrices
-from primus_search.cost.parts.operations import Part, Pass
 from primus_search.cost.pipeline import BOUND, WINDOW_B, WINDOW_F, PipelineKeys, enclose, simulate
 from primus_search.cost.project import SELDOM_READ, Projector
 from primus_search.cost.replicas import REPLICA_TERMS
-from primus_search.cost.stage import NUM_ENDS
 from primus_search.exploration.exhaustive.bundles import Bundles
 from primus_search.exploration.exhaustive.candidate_groups import Groups
 from primus_search.exploration.exhaustive.term_rows import PairCodes, SetRows
 from primus_search.space.context import Column
 from primus_search.space.enumerate import INNER, Enumerator, GridRows
-from primus_search.space.memo import distinct
-from primus_search.values.candidates import Bools, Floats, Ints, Sharding
+from primus_search.space.memo import Rows, distinct
+from primus_search.values.candidates import Bools, Floats, Ints, Recompute, Sharding
 from primus_search.values.job import Job
 from primus_search.values.knobs import KNOB, Enters, reading
-from primus_search.values.model import Model
 
 MEMORY_READS = reading(Enters.MEMORY) & set(INNER)
 """Inner axes that the memory of a device depends on."""
+BATCH_SELDOM_READ = {"pp": 2, "vpp": 0}
+"""Of what a micro-batch's memory reads, axes that count where a stage's streams come back together; elsewhere, from
+which value on."""
 
 
 class GridCosts:
@@ -38,16 +38,22 @@ class GridCosts:
         terms, table, switches = projector.terms, projector.table, enumerator.blocks[1].values
         sides = memory_sides(projector.job, switches)
         self.bundles, self.groups = Bundles(enumerator, MEMORY_READS, sides), Groups(enumerator)
+        restores = (switches["recompute"] & Recompute.HYPER_CONNECTIONS) > 0
+        is_same_at_any_pp = not projector.job.stack.sharding.gathers_once
+        of_batch = sides | ({"sharding": switches["sharding"] >= Sharding.FSDP2} if is_same_at_any_pp else {})
         self._memory = [
-            PairCodes(enumerator, memo, sides=sides) for memo in (table.moments, table.states, table.batches)
+            PairCodes(enumerator, table.moments, sides=sides),
+            PairCodes(enumerator, table.states, sides=sides),
+            PairCodes(enumerator, table.batches, BATCH_SELDOM_READ, restores, of_batch),
         ]
         is_seldom = (switches["sharding"] >= Sharding.FSDP2) | (switches["exchange_overlap"] > 0)
-        self._layer = PairCodes(enumerator, terms.layers, SELDOM_READ, is_seldom)
+        self._layer = PairCodes(enumerator, terms.layers, dict.fromkeys(SELDOM_READ, 0), is_seldom)
         self._shape, self._hop, self._replica = (
             PairCodes(enumerator, memo) for memo in (terms.shapes, terms.hops, terms.replicas)
         )
         self._overlaps = switches["overlap_grad_reduce"].astype(np.bool_)
-        self.layer_sets = SetRows(self.bundles, self._layer, self._layer_range)
+        self._layer_codes = Rows(dtype=np.int32)
+        self.layer_sets = SetRows(self.bundles, self._layer, self._kept_codes)
         self._replica_sets = SetRows(self.bundles, self._replica, self._least_replicas)
 
     # --- memory ----------------------------------------------------------------------------------------------------
@@ -73,8 +79,10 @@ class GridCosts:
         """
         projector, terms = self.projector, self.projector.terms
         keys = self._keys(cells, self.bundles.example[bundle], layers)
-        low, high = (rows.data for rows in self.layer_sets.tables)
-        pipeline_s, forward_s, backward_s = enclose(terms.shape_list.arrays, keys, low, high, terms.hops.data)
+        sets = self._layer_codes.data, self.layer_sets.tables[0].data
+        pipeline_s, forward_s, backward_s = enclose(
+            terms.shape_list.arrays, keys, sets, terms.layer_table.arrays, terms.hops.data
+        )
         replica_sets = self._replica_sets.at(cells, bundle)
         replicas = self._replica_sets.tables[0].data[replica_sets]
         overlaps = replicas[:, REPLICA_TERMS] > 0.0
@@ -98,10 +106,13 @@ class GridCosts:
         shape, hop = self._shape.at(cells, inner), self._hop.at(cells, inner)
         return PipelineKeys(shape, layer, hop, self.enumerator.microbatches[cells])
 
-    def _layer_range(self, codes: Ints, inner: Ints, first: Ints) -> tuple[Floats, Floats]:
-        """The least and the most seconds that the layers of each set take, by piece and pass, and recompute by kind."""
-        members = self.projector.terms.layers.data[codes][:, _makespan_columns(self.projector.job.model)]
-        return np.minimum.reduceat(members, first, axis=0), np.maximum.reduceat(members, first, axis=0)
+    def _kept_codes(self, codes: Ints, inner: Ints, first: Ints) -> tuple[Ints]:
+        """Where the layer codes of each set begin and end in `_layer_codes`."""
+        if not self.layer_sets.tables:
+            self._layer_codes.clear()
+        begin = self._layer_codes.size + first
+        self._layer_codes.append(codes)
+        return (np.column_stack([begin, np.append(begin[1:], self._layer_codes.size)]),)
 
     def _least_replicas(self, codes: Ints, inner: Ints, first: Ints) -> tuple[Floats]:
         """The least replica terms of each set, and whether any member overlaps its traffic with compute."""
@@ -116,14 +127,6 @@ def memory_sides(job: Job, inner: Mapping[str, Column]) -> dict[str, Bools]:
     deals = deals_matrices(job.stack, inner["sharding"], inner["optimizer"])
     sides: dict[str, Bools] = {name: inner[name] >= least for name, least in edges.items()}
     return sides | {"overlap_grad_reduce": deals & inner["overlap_grad_reduce"].astype(np.bool_)}
-
-
-def _makespan_columns(model: Model) -> Ints:
-    """Of a layer row, what a makespan is made of: passes and recompute; the split into parts is not."""
-    kinds = len(model.kinds)
-    pieces = kinds + NUM_ENDS
-    passes, parts = pieces * len(Pass), pieces * len(Part)
-    return np.concatenate([np.arange(passes), np.arange(passes + parts, passes + parts + kinds)])
 
 
 class Pipelines:
@@ -146,7 +149,7 @@ class Pipelines:
         """(pipelines, WIDTH) rows of the pipelines that some candidates share, their bubbles known."""
         numbers = self._numbers(chosen)
         rows, terms = self._rows[numbers], self._projector.terms
-        simulate(terms.shape_list, self._keys.take(numbers), terms.layers.data, terms.hops.data, rows)
+        simulate(terms.shape_list, self._keys.take(numbers), terms.layer_table.arrays, terms.hops.data, rows)
         return rows
 
     def step_s(self, chosen: Bools, simulated: Floats) -> Floats:

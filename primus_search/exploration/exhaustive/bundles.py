@@ -56,7 +56,7 @@ class Bundles:
     def of(self, cells: Ints) -> tuple[Ints, Ints]:
         """Cell and bundle of every bundle of these cells."""
         count = self.count(cells)
-        return np.repeat(cells, count), _runs(self._first_of_class[self._enumerator.class_of_cell[cells]], count)
+        return np.repeat(cells, count), runs(self._first_of_class[self._enumerator.class_of_cell[cells]], count)
 
     def first_number(self, cells: Ints, bundle: Ints) -> Ints:
         """The smallest candidate number in each bundle."""
@@ -65,7 +65,7 @@ class Bundles:
     def lines(self, cells: Ints, bundle: Ints) -> Spread:
         """All candidates of some bundles."""
         size = self.size[bundle]
-        at = _runs(self.first[bundle], size)
+        at = runs(self.first[bundle], size)
         cell = np.repeat(cells, size)
         lines = GridRows(
             cells=cell, inner=self.members[at], indices=self._enumerator.starts[cell] + self.place[at], removed={}
@@ -73,7 +73,7 @@ class Bundles:
         return Spread(lines=lines, owner=np.repeat(np.arange(len(bundle)), size))
 
 
-def _runs(start: Ints, count: Ints) -> Ints:
+def runs(start: Ints, count: Ints) -> Ints:
     """start[0], start[0] + 1, ... count[0] of them, then from start[1], ..."""
     before = np.cumsum(count) - count
     return np.repeat(start - before, count) + np.arange(int(count.sum()))

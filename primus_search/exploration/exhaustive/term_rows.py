@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from primus_search.exploration.exhaustive.bundles import Bundles
+from primus_search.exploration.exhaustive.bundles import Bundles, runs
 from primus_search.space.enumerate import Enumerator, densified
 from primus_search.space.memo import Memo, Rows
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints
@@ -23,7 +23,8 @@ class PairCodes:
     """The codes of a memo for pairs of an outer cell and an inner combination; dropped when the memo forgets.
 
     outer_numbers, inner_numbers  of every cell and every combination by the columns the term reads
-    seldom  columns that it reads with some inner combinations alone: `of`. They tell apart cells that such a one meets
+    seldom  columns of cells that it reads with some inner combinations alone, `of`: with others, all that counts is
+            whether the value is at least this. They tell apart cells that such a combination meets
     sides   of columns whose value alone tells nothing: see `Enumerator.inner_numbers`
     """
 
@@ -31,18 +32,21 @@ class PairCodes:
         self,
         enumerator: Enumerator,
         memo: Memo[Candidates],
-        seldom: frozenset[str] = frozenset(),
+        seldom: Mapping[str, int] | None = None,
         of: Bools | None = None,
         sides: Mapping[str, Bools] | None = None,
     ) -> None:
         self._enumerator, self.memo, self._generation = enumerator, memo, memo.generation
-        self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads - seldom)
+        self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads, seldom)
+        self.inner_numbers, inner_example = enumerator.inner_numbers(memo.reads, sides)
+        self._of, self._plain_numbers = of, self.outer_numbers
         if of is not None:
+            plain, of_plain = self.outer_numbers, outer_example
             meets = np.array([of[rows].any() for rows in enumerator.inner_lists])[enumerator.class_of_cell]
             closer, example = enumerator.outer_numbers(memo.reads)
-            keys = [(self.outer_numbers, len(outer_example)), ((closer + 1) * meets, len(example) + 1)]
+            keys = [(plain, len(of_plain)), ((closer + 1) * meets, len(example) + 1)]
             self.outer_numbers, outer_example = densified(keys, len(meets))
-        self.inner_numbers, inner_example = enumerator.inner_numbers(memo.reads, sides)
+            self._plain_numbers = self.outer_numbers[of_plain][plain]
         self.num_outer, self._width = len(outer_example), len(inner_example)
         pairs = self.num_outer * self._width
         self._table: NDArray[np.int32] | None = np.full(pairs, -1, dtype=np.int32) if pairs <= MOST_PAIRS else None
@@ -54,7 +58,10 @@ class PairCodes:
         if self._generation != self.memo.generation:
             self._table.fill(-1)
             self._generation = self.memo.generation
-        pair = self.outer_numbers[cells] * self._width + self.inner_numbers[inner]
+        outer = self.outer_numbers[cells]
+        if self._of is not None:
+            outer = np.where(self._of[inner], outer, self._plain_numbers[cells])
+        pair = outer * self._width + self.inner_numbers[inner]
         codes = self._table[pair]
         unknown = np.flatnonzero(codes < 0)
         if len(unknown):
@@ -71,7 +78,9 @@ class PairCodes:
         return self.memo.data.take(codes, axis=0)
 
 
-Reduce = Callable[[Ints, Ints, Ints], Sequence[Floats]]
+_NONE = np.zeros(0, dtype=np.int64)
+
+Reduce = Callable[[Ints, Ints, Ints], Sequence[Floats | Ints]]
 """One row per table of some sets, from the codes and the inner combinations of their members and where each begins."""
 
 
@@ -86,14 +95,15 @@ class SetRows:
         kinds = codes.inner_numbers[bundles.members]
         known: dict[bytes, int] = {}
         numbers: list[int] = []
-        self._members: list[Ints] = []
+        members: list[Ints] = []
         for start, stop in zip(bundles.first[:-1].tolist(), bundles.first[1:].tolist(), strict=True):
             distinct, first = np.unique(kinds[start:stop], return_index=True)
             number = known.setdefault(distinct.tobytes(), len(known))
             numbers.append(number)
-            if number == len(self._members):
-                self._members.append(bundles.members[start:stop][first])
-        self._set_of_bundle = np.array(numbers, dtype=np.int64)
+            if number == len(members):
+                members.append(bundles.members[start:stop][first])
+        self._set_of_bundle, self._size = (np.array(of, dtype=np.int64) for of in (numbers, [*map(len, members)]))
+        self._members, self._first = np.concatenate([*members, _NONE]), np.cumsum(self._size) - self._size
         self._table = np.full(codes.num_outer * max(len(known), 1), -1, dtype=np.int32)
         self._generation = codes.memo.generation
         self.tables: list[Rows] = []
@@ -104,17 +114,16 @@ class SetRows:
             self._table.fill(-1)
             self._generation, self.tables = self._codes.memo.generation, []
         sets = self._set_of_bundle[bundle]
-        pair = self._codes.outer_numbers[cells] * len(self._members) + sets
+        pair = self._codes.outer_numbers[cells] * len(self._size) + sets
         numbers = self._table[pair]
         unknown = np.flatnonzero(numbers < 0)
         if len(unknown):
             distinct, first = np.unique(pair[unknown], return_index=True)
             cells, sets = cells[unknown[first]], sets[unknown[first]]
-            members = [self._members[one] for one in sets.tolist()]
-            sizes = np.array([len(one) for one in members])
-            inner = np.concatenate(members)
+            sizes = self._size[sets]
+            inner = self._members[runs(self._first[sets], sizes)]
             found = self._reduce(self._codes.at(np.repeat(cells, sizes), inner), inner, np.cumsum(sizes) - sizes)
-            self.tables = self.tables or [Rows(*rows.shape[1:]) for rows in found]
+            self.tables = self.tables or [Rows(*rows.shape[1:], dtype=rows.dtype.type) for rows in found]
             self._table[distinct] = self.tables[0].size + np.arange(len(sets))
             for table, rows in zip(self.tables, found, strict=True):
                 table.append(rows)
