@@ -339,6 +339,16 @@ def test_a_micro_batch_of_one_sample_is_not_packed(tmp_path: Path) -> None:
         space_of(start(file, "h100", 0), [], None, "")
 
 
+def test_a_recipe_that_a_person_names_packs_no_micro_batch_of_one_sample() -> None:
+    """Text of a model with images trains on data of its recipes, which pack samples; other text has no such field."""
+    for size, is_said in ((1, True), (2, False)):
+        space = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": size}
+        asked = {"model": "qwen3_8b", "hardware": "h100", "nodes": 1, "framework": "nemo", "space": space,
+                 "workload": {"seq_length": 4096, "global_batch_size": 64}}  # fmt: skip
+        text = launch_files(next(iter(jobs(make_space(asked), 1)))).texts["nemo.sh"]
+        assert ("++dataset.enable_in_batch_packing=false" in text) is is_said
+
+
 def test_gradients_of_images_are_not_averaged_under_context_parallelism() -> None:
     """training/config.py:1450 of Megatron-Bridge v0.6.0, whose benchmarks of vision pretrain on data of tuning."""
     recipe, off = "qwen3_vl_30b_a3b_pretrain_8gpu_gb200_fp8cs", "ddp.average_in_collective=false"

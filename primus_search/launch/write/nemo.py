@@ -258,11 +258,11 @@ def _over(job: LaunchJob, own: Settings | None) -> dict[str, Any]:
     of_images = own is not None and "freeze_vision_model" in own
     takes_place = {
         "enable_offline_packing": mode and not images and not job.framework.options["tuned"],
-        "enable_in_batch_packing": (mode or own is not None) and job.row["micro_batch_size"] == 1,
+        "enable_in_batch_packing": job.row["micro_batch_size"] == 1,
         "average_in_collective": of_images and job.row["cp"] > 1,
         "fast_cache_load": True,
     }
-    usual = {"enable_offline_packing": True, "enable_in_batch_packing": images or bool(job.model.towers)}
+    usual = {"enable_offline_packing": True, "enable_in_batch_packing": True}  # of images, whose data text may have
     on = {setting for setting, is_met in takes_place.items() if is_met and (usual if own is None else own).get(setting)}
     fields = argument_table("nemo")["over"].items()
     return {key: value for setting, over in fields if setting in on for key, value in over.items()}
@@ -270,8 +270,9 @@ def _over(job: LaunchJob, own: Settings | None) -> dict[str, Any]:
 
 def _key(name: str) -> str:
     """A field as an override names it, with `++` where overrides may not know it: of an adapter, which can be called,
-    and of a model, whose configuration may hold it one level below (models/gpt/model_config.py of main, 067f987d)."""
-    return f"++{name}" if name.startswith(("peft.", "model.")) else name
+    of a model, whose configuration may hold it one level below (models/gpt/model_config.py of main, 067f987d), and of
+    data, which text may not have."""
+    return f"++{name}" if name.startswith(("peft.", "model.", "dataset.enable_in")) else name
 
 
 def _texts(name: str, value: Any) -> Iterator[str]:
