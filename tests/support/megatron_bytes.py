@@ -11,13 +11,14 @@ those keep: two moments, or one (Muon's momentum_buffer, Lion's exp_avg).
 import contextlib
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 from tests.support.judge.checkouts import sources
 from tests.support.judge.megatron import Megatron
@@ -350,7 +351,7 @@ def main(release: str, *job: str) -> None:
         if isinstance(one, RandomJob):
             found |= {"script": one.script, "settings": one.settings}
         try:
-            with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+            with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise), patch.dict(os.environ):
                 args = resolved(judge.module, one.argv, one.world, one.environment)
                 each = args.world_size // args.pipeline_model_parallel_size
                 for stage in range(args.pipeline_model_parallel_size):
