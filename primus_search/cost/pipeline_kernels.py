@@ -109,10 +109,7 @@ def _least(n, blocking, shapes, stage_s, busy, begin, busiest):
 
 @njit(cache=True, nogil=True)
 def _longest(first):
-    most = 1
-    for n in range(len(first) - 1):
-        most = max(most, first[n + 1] - first[n])
-    return most
+    return max(1, np.diff(first).max())
 
 
 @njit(cache=True, nogil=True)
@@ -128,7 +125,6 @@ def estimate(keys, layers, hops, shapes, parts, recompute, out):
     busy, begin = np.empty(facts[:, 0].max()), np.empty(facts[:, 0].max(), np.int64)
     for i in range(len(keys.shape)):
         n, hop, m = keys.shape[i], hops[keys.hop[i]], keys.microbatches[i]
-        number = layers.number[keys.layer[i]]
         _gather(layers, keys.layer[i], pieces, row)
         _kinds_of_stages(n, row, shapes, seconds)
         busiest = _load(n, m, hop, shapes, seconds, stage_s, busy, begin)
@@ -147,7 +143,7 @@ def estimate(keys, layers, hops, shapes, parts, recompute, out):
                 many = counts[shapes.first_kind[n] + k, p] * share
                 if many != 0.0:
                     for q in range(parts):
-                        out[i, q] += m * many * layers.seconds[number[p], 3 + q]
+                        out[i, q] += m * many * layers.seconds[layers.number[keys.layer[i], p], 3 + q]
                     window_f += many * row[3 * p]
                     window_b += many * (row[3 * p + 1] + row[3 * p + 2])
             out[i, recompute] += m * share * seconds[3, k]

@@ -34,9 +34,10 @@ def padded(
         layer_matrices(model, kind, s, of_experts=of_experts, is_cast=side) for side in (None, True, False)
     )
     shards = np.where(s.sharding > Sharding.NONE, s.expert_shards if of_experts else s.shards, 1.0) * s.optimizer_groups
-    numbers = np.stack(np.broadcast_arrays(cast, uncast, shards, fp8_layouts(stack, s)), axis=1).round()
+    numbers = np.stack(np.broadcast_arrays(cast, uncast, shards, fp8_layouts(stack, s)), axis=1).round().astype(int)
     found = np.zeros((len(every), 3))
-    for i, (low, high, ranks, are_apart) in enumerate(numbers.astype(int).tolist()):
+    for i in np.flatnonzero(is_padded).tolist():
+        low, high, ranks, are_apart = numbers[i].tolist()
         room, empty = filled(of_cast[i], low, ranks) if are_apart else filled(every[i], low + high, ranks)
         own, own_empty = filled(beside[i], high, ranks) if are_apart else (high, 0.0)
         found[i] = room - high * (not are_apart), own, empty + own_empty
