@@ -239,6 +239,8 @@ def files(job: LaunchJob) -> dict[str, Text]:
     words = [f"{_key(name)}={text}" for name, value in found.items() for text in _texts(name, value)]
     packed, changed = {**own, **laid}, translated(job.framework, overrides_of(words))[0]
     settings = megatron_keys(job.model) | unchanged(recipe, changed) | changed | candidate_settings(job)
+    said, opposites = arguments_of(job), argument_table("nemo")["opposites"].items()
+    settings |= {one.partition(".")[2]: False for name, fields in opposites if name in said for one in fields}
     must_start(job, settings)
     values: dict[str, Any] = {
         "packed": packed if job.recipe else None,
