@@ -41,7 +41,7 @@ PROVIDER = {
     "position_embedding_type", "rope_scaling", "rope_scaling_factor", "rotary_base", "rotary_percent",
 }  # fmt: skip
 """Fields of GPTModelProvider beside Megatron's (Megatron-Bridge src/megatron/bridge/models/gpt_provider.py)."""
-NEWER = {"fp8_output_proj"}
+NEWER = {"cuda_graph_modules", "fp8_output_proj"}
 """Fields of the Megatron that Bridge v0.6.0 pins and that core 0.16 has not (core 0.20 transformer_config.py:635)."""
 MODELS = ("qwen3_30b_a3b", "gpt_oss_20b", "llama3.1_8b", "deepseek_v3", "qwen2.5_7b", "nemotron4_15b")
 

@@ -67,6 +67,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     return found | adapter_settings(job.framework, job.workload)
 
 
+SCOPE = "model.cuda_graph_scope"
 FUSED = ("", "silu", "gelu", "quick_gelu")
 """Activations that Megatron fuses with their bias (TransformerConfig bias_activation_fusion)."""
 PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
@@ -234,6 +235,8 @@ def files(job: LaunchJob) -> dict[str, Text]:
     recipe = recipes()[_named(job)] if job.recipe else Recipe("", {})
     own = recipe.settings
     found |= _over(job, own if job.recipe else None)
+    if SCOPE in found:  # beside what a recipe has under its newer name Megatron stops: transformer_config.py:2717
+        found = {"model.cuda_graph_modules": None, **found}
     found |= {"checkpoint.pretrained_checkpoint": "checkpoint"} if mode == "lora" else {}
     laid = {key.rpartition(".")[2]: value for key, value in found.items()}
     words = [f"{_key(name)}={text}" for name, value in found.items() for text in _texts(name, value)]

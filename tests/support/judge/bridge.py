@@ -34,6 +34,7 @@ ABSENT = (
 """Packages that Bridge imports for training, and no check needs."""
 
 DERIVED = {"model.virtual_pipeline_model_parallel_size", "model.cuda_graph_impl", "model.cuda_graph_scope",
+           "model.cuda_graph_modules",
            "model.recompute_modules", "model.experimental_attention_variant",
            "model.microbatch_group_size_per_vp_stage"}  # fmt: skip
 """Fields that Bridge fills: stages of a layout, graphs and attention under newer names,
