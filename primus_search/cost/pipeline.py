@@ -220,8 +220,7 @@ def _makespan(shapes: PipelineShapes, keys: PipelineKeys, layers: LayerArrays, h
     from primus_search.cost import pipeline_kernels
 
     number, microbatches = int(keys.shape[0]), int(keys.microbatches[0])
-    shape = shapes[number]
-    order = shape.order
+    order = shapes[number].order
     stages = len(ranks_of(order))
     duration, travel = np.empty((4, stages, len(keys.layer))), np.empty((stages, len(keys.layer)))
     facts = hops if order.pp > 1 else np.zeros_like(hops)

@@ -167,15 +167,18 @@ def enclose(keys, codes, edges, layers, hops, shapes, out):
     busy, begin, window = np.empty(most), np.empty(most, np.int64), np.empty((2, most))
     for i in range(len(keys.shape)):
         n, hop, m = keys.shape[i], hops[keys.hop[i]], keys.microbatches[i]
-        low[:], high[:] = np.inf, -np.inf
-        for code in codes[edges[keys.layer[i], 0] : edges[keys.layer[i], 1]]:
+        members = codes[edges[keys.layer[i], 0] : edges[keys.layer[i], 1]]
+        _gather(layers, members[0], pieces, low)
+        high[:] = low
+        for code in members[1:]:
             _gather(layers, code, pieces, row)
             for k in range(len(row)):
                 low[k], high[k] = min(low[k], row[k]), max(high[k], row[k])
         _kinds_of_stages(n, low, shapes, seconds)
         busiest = _load(n, m, hop, shapes, seconds, stage_s, busy, begin)
         out[i, 0] = _least(n, hop[2], shapes, stage_s, busy, begin, busiest)
-        _kinds_of_stages(n, high, shapes, seconds)
+        if len(members) > 1:
+            _kinds_of_stages(n, high, shapes, seconds)
         s0, copies = first[n], facts[n, 1]
         window[:, : facts[n, 0]] = 0.0
         for s in range(first[n + 1] - s0):

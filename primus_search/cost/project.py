@@ -114,6 +114,7 @@ class Terms:
         has = {Enters.GATHERS: self.job.runs_sharding(c) >= Sharding.FSDP2, Enters.STEADY: c.exchange_overlap}
         reads = {name: [has[term] for term in has if name in reading(term)] for name in sorted(SELDOM_READ)}
         seldom = {name: c.__getattribute__(name) * np.any(is_read, axis=0) for name, is_read in reads.items()}
+        seldom |= {"offload_layers": c.offload_layers > 0}
         return seldom | (dict.fromkeys(ONLY_EXPERTS_READ) if not self.job.model.is_moe else {})
 
     def _replica_columns(self, c: Candidates) -> Canonical:
@@ -269,8 +270,7 @@ class Projector:
         return replicas[:, WAIT], share * passes, exposed_s, replicas[:, UPDATE]
 
     def _straggle(self) -> float:  # share of the step that waiting for the slowest node adds
-        stack = self.job.stack
-        return stack.host.straggler_per_doubling * float(np.log2(self.job.cluster.num_nodes))
+        return self.job.stack.host.straggler_per_doubling * float(np.log2(self.job.cluster.num_nodes))
 
     def _after(self, c: Candidates, forward_s: Floats, backward_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         codes = self.terms.replicas.codes(c)

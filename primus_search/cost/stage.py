@@ -176,8 +176,7 @@ def pieces(job: Job, c: Candidates, measured: MeasuredLayers | None = None, *, s
     for those that also agree in sharding; `shares_rows=False` prices every row by itself. `measured` replaces the
     compute of the pieces it knows; their traffic is added as for any other.
     """
-    measured = measured or MeasuredLayers()
-    pricing = _Pricing(job, measured, shares_rows and not measured.pieces)
+    pricing = _Pricing(job, measured or MeasuredLayers(), shares_rows and not (measured and measured.pieces))
     found = []
     for piece in range(len(job.model.kinds) + NUM_ENDS):
         number, first = pricing.numbered(pricing.columns(piece, c))

@@ -347,13 +347,16 @@ class Enumerator:
             keys.append((number.reshape(-1), len(distinct)))
         return densified(keys, self._outer.length)
 
-    def inner_numbers(self, columns: frozenset[str], sides: Mapping[str, Bools] | None = None) -> tuple[Ints, Ints]:
+    def inner_numbers(self, columns: frozenset[str], sides: Mapping[str, Column] | None = None) -> tuple[Ints, Ints]:
         """Number of every inner combination by some of its columns, and one combination per number.
 
-        sides: columns of which all that counts is on which side of an edge each combination is.
+        sides: what counts of some columns: on which side of an edge each combination is, or numbers from 0.
         """
         told = {name: side for name, side in (sides or {}).items() if name in columns}
-        keys = [*self._keys(self._inner, columns.difference(told), {}), *((side, 2) for side in told.values())]
+        keys = [
+            *self._keys(self._inner, columns.difference(told), {}),
+            *((side, int(side.max(initial=0)) + 1) for side in told.values()),
+        ]
         return densified(keys, self._inner.length)
 
     @cached_property

@@ -246,7 +246,7 @@ class Candidates:
     def run_sharding(self, *, once: bool) -> Ints:
         """`Sharding` codes of what a step does: where software gathers weights `once` a step under a pipeline, and
         reduces gradients after its last micro-batch, FSDP2 and HSDP are ZeRO-2's traffic."""
-        is_kept = once & (self.pp > 1) & np.isin(self.sharding, (Sharding.FSDP2, Sharding.HSDP))
+        is_kept = once & (self.pp > 1) & ((self.sharding == Sharding.FSDP2) | (self.sharding == Sharding.HSDP))
         return np.where(is_kept, Sharding.ZERO2, self.sharding)
 
     @property

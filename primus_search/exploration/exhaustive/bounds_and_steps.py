@@ -46,8 +46,11 @@ class GridCosts:
             PairCodes(enumerator, table.states, sides=sides),
             PairCodes(enumerator, table.batches, BATCH_SELDOM_READ, restores, of_batch),
         ]
-        is_seldom = (switches["sharding"] >= Sharding.FSDP2) | (switches["exchange_overlap"] > 0)
-        self._layer = PairCodes(enumerator, terms.layers, dict.fromkeys(SELDOM_READ, 0), is_seldom)
+        gathers = switches["sharding"] >= Sharding.FSDP2
+        of_layer = {name: switches[name] * gathers for name in SELDOM_READ & set(INNER)}
+        of_layer |= {"offload_layers": switches["offload_layers"] > 0}
+        is_seldom = gathers | (switches["exchange_overlap"] > 0)
+        self._layer = PairCodes(enumerator, terms.layers, dict.fromkeys(SELDOM_READ, 0), is_seldom, of_layer)
         self._shape, self._hop, self._replica = (
             PairCodes(enumerator, memo) for memo in (terms.shapes, terms.hops, terms.replicas)
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primus_search.exploration.exhaustive.bundles import Bundles, runs
+from primus_search.space.context import Column
 from primus_search.space.enumerate import Enumerator, densified
 from primus_search.space.memo import Memo, Rows
 from primus_search.values.candidates import Bools, Candidates, Floats, Ints
@@ -34,7 +35,7 @@ class PairCodes:
         memo: Memo[Candidates],
         seldom: Mapping[str, int] | None = None,
         of: Bools | None = None,
-        sides: Mapping[str, Bools] | None = None,
+        sides: Mapping[str, Column] | None = None,
     ) -> None:
         self._enumerator, self.memo, self._generation = enumerator, memo, memo.generation
         self.outer_numbers, outer_example = enumerator.outer_numbers(memo.reads, seldom)
