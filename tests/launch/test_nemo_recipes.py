@@ -457,6 +457,9 @@ COMMANDS = {
     "train.global_batch_size=128": (
         "llama3_8b_pretrain_config", World(8, 0), {"tensor_model_parallel_size": "2", "global_batch_size": "128"},
     ),
+    "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe llama32_3b_pretrain_1gpu_h100_bf16_config": (
+        "llama32_3b_pretrain_1gpu_h100_bf16_config", World(8, 8), {},
+    ),
     "torchrun --nproc_per_node 8 scripts/training/run_recipe.py --recipe llama3_8b_pretrain_8gpu_h100_fp8cs_config "
     "-sl 4096 model.seq_length=2048 optimizer.use_distributed_optimizer=false": (
         "llama3_8b_pretrain_8gpu_h100_fp8cs_config", World(8, 8),

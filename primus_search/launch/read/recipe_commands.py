@@ -183,7 +183,7 @@ def _beneath(
         stages = count_of(both, GRID[2]) * count_of(both, VIRTUAL)
         found[LAYOUT] = layouts.get(str(stages), settings.get(LAYOUT))
     before, batch = gpus_of(name), settings.get("global_batch_size")
-    if not before:
+    if not before or settings.get(OF_BENCHMARK, True):
         return found
     if "_bf16" in name and settings.get("optimizer", "adam") == "adam":
         found["use_precision_aware_optimizer"] = True
@@ -200,5 +200,7 @@ def _beneath(
     return found | {"global_batch_size": scaled}
 
 
+OF_BENCHMARK = "check_for_large_grads"
+"""What recipes of benchmarks have off (perf_recipes/_common.py:58), and none of the library, which name GPUs, too."""
 KIMI = "kimi_k2"
 """The model whose recipes bring the function that makes their layouts: recipes/kimi/h100/kimi_k2.py:124."""
