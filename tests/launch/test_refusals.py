@@ -3,6 +3,7 @@
 import ast
 import re
 import time
+from collections import Counter
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
@@ -142,6 +143,13 @@ def test_rows_read_settings_that_the_framework_has(name: str) -> None:
                 read = {one.id for one in nodes if isinstance(one, ast.Name) and not one.id.startswith("env_")}
                 assert read - bound <= known, row.name
             assert ":" in row.source or " " in row.source
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_fault_is_refused_by_one_row(name: str) -> None:
+    for release in RELEASES[name]:
+        refusals = Counter((row.when, row.legal) for row in rows(release) if row.legal != "True")
+        assert [one for one, count in refusals.items() if count > 1] == []
 
 
 HALVES = (
