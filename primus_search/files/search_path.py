@@ -152,12 +152,12 @@ def unknown(kind: FileKind, text: str, known: Iterable[str]) -> str:
     listed, more = list(known), ""
     near = listed
     if kind is FileKind.HARDWARE:
-        near = [name for name in listed if _series(name) == _series(text)]
+        near = [name for name in listed if series(name) == series(text)]
         more = "; for another device write a file that extends the nearest of these: docs/own_hardware.md"
     return f"unknown {kind.noun} '{text}'{did_you_mean(text, near)} - known: {', '.join(listed) or 'none'}{more}"
 
 
-def _series(name: str) -> tuple[str, ...]:
+def series(name: str) -> tuple[str, ...]:
     """Letters and number that a device's name begins with: `mi`, `355` of `MI355X`; those alone of another name."""
     found = re.match(r"([a-z]*)[^a-z0-9]*([0-9]*)", name.lower())
     return found.groups() if found else ()

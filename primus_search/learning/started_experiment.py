@@ -9,7 +9,7 @@ from typing import Any
 from primus_search.base.errors import InputError, Problem
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
-from primus_search.files.search_path import FileKind, names
+from primus_search.files.search_path import FileKind, names, series
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import Start
 from primus_search.launch.read.recipes import is_recipe
@@ -90,8 +90,9 @@ def _hardware_of(path: Path) -> str:
     known = names(FileKind.HARDWARE)
     parts = path.name.split("_") if is_recipe(path) else path.resolve().parts
     for part in reversed(parts):
-        if part.lower() in known:
-            return part.lower()
+        same = [name for name in known if series(name) == series(part)]  # MI355 is mi355x
+        if part.lower() in known or len(same) == 1:
+            return part.lower() if part.lower() in known else same[0]
     raise InputError(
         [Problem("--hardware", "is needed: no folder of the file or part of its name is called after hardware")]
     )
