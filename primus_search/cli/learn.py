@@ -148,7 +148,7 @@ def next(
 ) -> None:  # fmt: skip
     """Which configurations of a run to measure next, and the expected regret of the choice now and after."""
     from primus_search.exploration.own_rows import rates_of
-    from primus_search.learning.hypotheses import FRAMEWORK_STACKS
+    from primus_search.learning.inference.hypotheses import FRAMEWORK_STACKS
     from primus_search.learning.next_runs import next_runs
     from primus_search.learning.tuning import TrialRows
 

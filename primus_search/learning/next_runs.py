@@ -3,7 +3,7 @@
 Rates of the ranking's rows are sampled from the posterior over the software (hypotheses, their numbers, an error of its
 own for every row). The regret of a choice is what it lies below the best row, over the best row, averaged over samples.
 A run of one row re-weights the samples by how well they agree with what it may measure, which itself is sampled; the
-choice after it is the best one under those weights. PlacedRows are picked one by one, each given those before it.
+choice after it is the best one under those weights. Rows are picked one by one, each given those before it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,9 +13,10 @@ import numpy as np
 
 from primus_search.base.cores import one_blas_thread
 from primus_search.cost.confidence.uncertainty import MODEL_ERROR, RUN_NOISE
-from primus_search.learning import posterior as mixtures
-from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
-from primus_search.learning.posterior import Lines, PlacedRows, Posterior, Reference
+from primus_search.learning.inference.hypotheses import NOT_SOFTWARE, NUMBERS, shipped_hypotheses
+from primus_search.learning.inference.posterior import Posterior, update
+from primus_search.learning.inference.projected_runs import Lines, Reference, evidence_of, lines_of
+from primus_search.learning.inference.shared_errors import PlacedRows, rows_of
 from primus_search.learning.site_stack import suggested_by
 from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
@@ -26,7 +27,7 @@ OUTCOMES = 64
 """Measurements that are tried of every configuration, samples of the posterior themselves."""
 
 MOST_ROWS = 64
-"""PlacedRows of the ranking, from the first, that may be best or be run."""
+"""Rows of the ranking, from the first, that may be best or be run."""
 
 ITERATIONS = 20
 """Iterations of a trial run, the first ones included."""
@@ -145,7 +146,7 @@ def next_runs(
     budget_gpu_hours: float = np.inf,
     seed: int = 0,
 ) -> RunsToMake:
-    """PlacedRows of a ranking to run next on a job, given the runs that are known; `step_s`: seconds of a step per row.
+    """Rows of a ranking to run next on a job, given the runs that are known; `step_s`: seconds of a step per row.
 
     known: rates of rows that are runs themselves, 0 where one cannot run; they are not run again.
     """
@@ -153,10 +154,10 @@ def next_runs(
     only = job.stack if job.stack.name in NOT_SOFTWARE else None
     pointed, models = suggested_by(runs), {job.model, *(run.model for run in runs)}
     hypotheses = shipped_hypotheses(framework, archs=archs, only=only, suggested=pointed, models=models)
-    posterior = mixtures.update(mixtures.evidence_of(hypotheses, runs)).leading()
+    posterior = update(evidence_of(hypotheses, runs)).leading()
     every = [Reference(job=job, table=table)]
-    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], every)
+    lines = lines_of([h.stack for h in posterior.hypotheses], every)
     hours = job.cluster.world * ITERATIONS * np.asarray(step_s) / 3600.0
     with one_blas_thread():
-        rates = sampled_rates(posterior, lines, seed, known, mixtures.rows_of(every))
+        rates = sampled_rates(posterior, lines, seed, known, rows_of(every))
         return advise(rates, hours, count=count, budget_gpu_hours=budget_gpu_hours, closed=known)

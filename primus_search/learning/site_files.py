@@ -17,7 +17,7 @@ from primus_search.files.hardware_files import load_hardware, load_stack, site_o
 from primus_search.files.learned_stacks import RUNS_ENDING
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.learning.collected_runs import Readings
-from primus_search.learning.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
+from primus_search.learning.inference.hypotheses import FRAMEWORK_STACKS, NOT_SOFTWARE
 from primus_search.learning.logged_run import SaidBeside, measured_run
 from primus_search.learning.site_stack import SiteStack, learn_stack
 from primus_search.values.machine.cluster import Cluster

@@ -16,9 +16,33 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import MEMORY, MODEL_ERROR, own_regime
 from primus_search.files.search_path import FileKind, shipped
-from primus_search.learning import posterior as mixtures
-from primus_search.learning.hypotheses import NOT_SOFTWARE, NUMBERS, Hypothesis, at, coordinates, shipped_hypotheses
-from primus_search.learning.posterior import Evidence, Mixture, Posterior, RunGroup
+from primus_search.learning.inference.hypotheses import (
+    NOT_SOFTWARE,
+    NUMBERS,
+    Hypothesis,
+    at,
+    coordinates,
+    shipped_hypotheses,
+)
+from primus_search.learning.inference.posterior import Mixture, Posterior, peak_factor, update
+from primus_search.learning.inference.projected_runs import (
+    Evidence,
+    Lines,
+    Reference,
+    evidence_of,
+    lines_of,
+    log_peaks,
+    log_rates,
+    peak_errors,
+)
+from primus_search.learning.inference.shared_errors import (
+    RunGroup,
+    SharedErrors,
+    group_of,
+    heard,
+    rows_of,
+    shared_errors,
+)
 from primus_search.learning.usual_jobs import references, usual
 from primus_search.values.candidates import Bools, Floats
 from primus_search.values.machine.cluster import Cluster
@@ -101,8 +125,8 @@ def learn_stack(
         archs = {one.accelerator.arch for one in clusters}
         pointed, models = base or suggested_by(runs, without), {run.model for run in runs}
         hypotheses = shipped_hypotheses(framework, without, archs, suggested=pointed, models=models)
-        seen = mixtures.evidence_of(hypotheses, runs)
-    posterior = mixtures.update(seen)
+        seen = evidence_of(hypotheses, runs)
+    posterior = update(seen)
     doubt = _doubt(posterior, base) if base is not None and runs else ""
     posterior = posterior if base is None else posterior.of_stack(base)
     varied = variant_settings(runs)
@@ -110,17 +134,17 @@ def learn_stack(
     everywhere = references(runs)
     everywhere += [replace(one, settings=settings) for each in clusters[:MOST_DEVICES] for one in usual(each)]
     posterior = posterior.leading()
-    lines = mixtures.lines_of([h.stack for h in posterior.hypotheses], everywhere)
+    lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
     likely = int(np.argmax(posterior.weights))
     chosen = posterior.hypotheses[likely].varied(varied)
     stack = _with_peaks(at(chosen.stack, coordinates(chosen.stack) + posterior.moved[likely]), runs)
-    own_rates = mixtures.log_rates(stack, everywhere)
+    own_rates = log_rates(stack, everywhere)
     rated = {i: run for i, run in enumerate(runs) if run.has_rate and not run.ran_out}
-    taught = [mixtures.group_of(run.job) for run in rated.values()]
+    taught = [group_of(run.job) for run in rated.values()]
     measured = np.log([run.tokens_per_s_per_gpu for run in rated.values()])
     expected = posterior.shift + lines[likely].rates[list(rated)]
-    unheard = (1.0 - mixtures.heard(list(rated.values()), measured - expected)) * (measured - expected)
-    shared = mixtures.shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)], unheard)
+    unheard = (1.0 - heard(list(rated.values()), measured - expected)) * (measured - expected)
+    shared = shared_errors(list(rated.values()), measured - posterior.shift - own_rates[list(rated)], unheard)
     unexplained = float(np.sqrt(np.mean(np.square(shared.left)))) if rated else float("nan")
     parts = _parts(lines[likely].slopes[list(rated)], posterior, likely, shared) if rated else {}
     wide = _widened(unexplained)
@@ -145,8 +169,8 @@ def learn_stack(
 
 def _bands(
     posterior: Posterior,
-    lines: Sequence[mixtures.Lines],
-    everywhere: Sequence[mixtures.Reference],
+    lines: Sequence[Lines],
+    everywhere: Sequence[Reference],
     stack: Stack,
     own_rates: Floats,
     errors: Sequence[float],
@@ -158,11 +182,11 @@ def _bands(
 
     own_rates  of the stack everywhere   errors  what the groups of runs have in common   taught  group of every run
     """
-    rows, bands = mixtures.rows_of(everywhere), dict[str, ErrorBand]()
+    rows, bands = rows_of(everywhere), dict[str, ErrorBand]()
     first = lines[int(np.argmax(posterior.weights))].rates
     groups = rows.groups
     rates, software = posterior.rates(lines, rows), posterior.of_software().rates(lines, rows)
-    peaks = posterior.peaks(np.array([mixtures.log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
+    peaks = posterior.peaks(np.array([log_peaks(h.stack, everywhere) for h in posterior.hypotheses]))
     for kind, is_moe in (("dense", False), ("moe", True)):
         members = np.array([one.is_moe is is_moe for one in groups])
         count = sum(one.is_moe is is_moe for one in taught)
@@ -174,7 +198,7 @@ def _bands(
         found = _band(rates, own_rates, members, taught.count(group), wide)
         bands[own_regime(group.shape, group.device)] = _around(math.exp(posterior.shift + error), found)
     peaks_seen = len(posterior.peak_errors[int(np.argmax(posterior.weights))])
-    bands[MEMORY] = _band(peaks, mixtures.log_peaks(stack, everywhere), np.ones(len(groups), np.bool_), peaks_seen)
+    bands[MEMORY] = _band(peaks, log_peaks(stack, everywhere), np.ones(len(groups), np.bool_), peaks_seen)
     return bands
 
 
@@ -182,7 +206,7 @@ HOST = ("host_launch_s", "host_moe_s", "host_sync_s", "pass_s", "step_s")
 KERNELS = ("gemm_efficiency", "attention_efficiency", "memory_efficiency", "fp8_efficiency", "grouped_gemm_efficiency")
 
 
-def _parts(slopes: Floats, posterior: Posterior, likely: int, shared: mixtures.SharedErrors) -> dict[str, float]:
+def _parts(slopes: Floats, posterior: Posterior, likely: int, shared: SharedErrors) -> dict[str, float]:
     """Mean logarithms of what moves the runs' rates from a hypothesis' file, by cause; slopes: (runs, numbers)."""
     effects = (slopes * posterior.moved[likely]).mean(axis=0)
     by_field = {number.field: float(effect) for number, effect in zip(NUMBERS, effects, strict=True)}
@@ -251,9 +275,9 @@ def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
 
     Peaks below the projection move the band alone: no part of the memory is known to be too large.
     """
-    errors = mixtures.peak_errors(stack, runs)
+    errors = peak_errors(stack, runs)
     errors = errors[~np.isnan(errors)]
-    factor, _ = mixtures.peak_factor(errors)
+    factor, _ = peak_factor(errors)
     stack = with_numbers(stack, {"peaks_seen": float(len(errors))})
     if factor <= 0.0:
         return stack
@@ -265,7 +289,7 @@ def _with_peaks(stack: Stack, runs: Sequence[MeasuredRun]) -> Stack:
         with_numbers(stack, {"fixed_bytes": fixed + (1.0 - part) * extra, "activation_share": share + part * slack})
         for part in (SLACK_PARTS if slack > 0.0 else SLACK_PARTS[:1])
     ]
-    left = [float(np.nansum((mixtures.peak_errors(one, runs) - (np.mean(errors) - factor)) ** 2)) for one in tried]
+    left = [float(np.nansum((peak_errors(one, runs) - (np.mean(errors) - factor)) ** 2)) for one in tried]
     return tried[int(np.argmin(left))]
 
 
@@ -280,5 +304,5 @@ def _slack_of(stack: Stack, runs: Sequence[MeasuredRun], factor: float) -> float
     """The slack that raises the runs' peaks by a factor (its logarithm) on average; 0 where no peak counts slack."""
     share = float(number_of(stack, "activation_share"))
     more = with_numbers(stack, {"activation_share": share + SLACK_STEP})
-    slope = float(np.nanmean(mixtures.peak_errors(stack, runs) - mixtures.peak_errors(more, runs))) / SLACK_STEP
+    slope = float(np.nanmean(peak_errors(stack, runs) - peak_errors(more, runs))) / SLACK_STEP
     return min(factor / slope, MOST_SLACK) if slope > 0.0 else 0.0

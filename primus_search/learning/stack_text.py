@@ -5,7 +5,7 @@ from typing import Any
 from primus_search.base.units import in_readable_unit
 from primus_search.files.learned_stacks import HEAD
 from primus_search.files.source import written
-from primus_search.learning.hypotheses import NUMBERS
+from primus_search.learning.inference.hypotheses import NUMBERS
 from primus_search.learning.site_stack import SiteStack
 from primus_search.values.machine.stack import GROUP_OF, number_of
 

@@ -6,9 +6,8 @@ from itertools import product
 
 import numpy as np
 
-from primus_search.learning import posterior as mixtures
+from primus_search.learning.inference.projected_runs import Reference, reference_of
 from primus_search.learning.logs import table
-from primus_search.learning.posterior import Reference
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates, Recompute, degrees, joined
 from primus_search.values.job import Job
@@ -38,7 +37,7 @@ def usual(cluster: Cluster) -> list[Reference]:
 
 def references(runs: Sequence[MeasuredRun]) -> list[Reference]:
     """The runs' own configurations, and for some of their jobs legal neighbours in tensor size, batch, recompute."""
-    own = [mixtures.reference_of(run) for run in runs]
+    own = [reference_of(run) for run in runs]
     jobs = list({(one.job.model, one.job.workload, one.job.cluster.num_nodes): one for one in own}.values())
     return own + [replace(one, table=table) for one in jobs[:MOST_JOBS] for table in _neighbours(one)]
 

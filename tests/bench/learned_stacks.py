@@ -29,8 +29,8 @@ from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.files.hardware_files import load_stack
 from primus_search.files.search_path import FileKind, shipped
-from primus_search.learning.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
-from primus_search.learning.posterior import evidence_of, log_rates, reference_of
+from primus_search.learning.inference.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
+from primus_search.learning.inference.projected_runs import evidence_of, log_rates, reference_of
 from primus_search.learning.site_stack import learn_stack
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, on_stack

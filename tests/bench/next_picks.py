@@ -15,9 +15,10 @@ import numpy as np
 from learned_stacks import TABLES, copies, framework_of, selected
 
 from primus_search.base.cores import one_blas_thread
-from primus_search.learning.hypotheses import shipped_hypotheses
+from primus_search.learning.inference.hypotheses import shipped_hypotheses
+from primus_search.learning.inference.posterior import update
+from primus_search.learning.inference.projected_runs import evidence_of
 from primus_search.learning.next_runs import advise, sampled_rates
-from primus_search.learning.posterior import evidence_of, update
 from primus_search.values.measured_run import MeasuredRun
 
 PICKS, RANDOM_PICKS = 3, 8

@@ -9,6 +9,7 @@ import pytest
 
 from primus_search.cost.confidence.switch_evidence import shape_of
 from primus_search.cost.confidence.uncertainty import (
+    MODEL_ERROR,
     band,
     most_ratio,
     own_regime,
@@ -20,18 +21,17 @@ from primus_search.cost.project import Projector
 from primus_search.evidence.validate.score_runs import ScoredRun, project_runs
 from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.files.word_rules import hardware_named
-from primus_search.learning.hypotheses import NUMBERS, RACE_POWER, at, coordinates, rates_and_slopes, shipped_hypotheses
-from primus_search.learning.posterior import (
-    MODEL_ERROR,
-    RunGroup,
-    evidence_of,
-    heard,
-    lines_of,
-    log_rates,
-    reference_of,
-    rows_of,
-    update,
+from primus_search.learning.inference.hypotheses import (
+    NUMBERS,
+    RACE_POWER,
+    at,
+    coordinates,
+    rates_and_slopes,
+    shipped_hypotheses,
 )
+from primus_search.learning.inference.posterior import update
+from primus_search.learning.inference.projected_runs import evidence_of, lines_of, log_rates, reference_of
+from primus_search.learning.inference.shared_errors import RunGroup, heard, rows_of
 from primus_search.learning.site_stack import SiteStack, learn_stack, suggested_by, variant_settings
 from primus_search.learning.stack_text import stack_yaml
 from primus_search.models.model_files import load_model

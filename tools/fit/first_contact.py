@@ -31,7 +31,8 @@ from primus_search.evidence.validate.scores import duplicate_weights, quantile, 
 from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.files.evidence_files import load_sites
 from primus_search.files.source import read
-from primus_search.learning.posterior import group_of, reference_of
+from primus_search.learning.inference.projected_runs import reference_of
+from primus_search.learning.inference.shared_errors import group_of
 from primus_search.values.candidates import Bools, Floats, Ints
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun

@@ -18,8 +18,8 @@ from primus_search.base.positions import places
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.scores import Score, duplicate_weights, score
 from primus_search.files.evidence_files import load_sites
-from primus_search.learning.hypotheses import shipped_hypotheses
-from primus_search.learning.posterior import Evidence, evidence_of, log_rates, reference_of
+from primus_search.learning.inference.hypotheses import shipped_hypotheses
+from primus_search.learning.inference.projected_runs import Evidence, evidence_of, log_rates, reference_of
 from primus_search.learning.site_stack import learn_stack, suggested_by
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack

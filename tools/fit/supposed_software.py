@@ -19,8 +19,8 @@ from primus_search.files.framework_files import DEFAULT_BY_VENDOR
 from primus_search.files.hardware_files import load_cluster
 from primus_search.files.search_path import FileKind, shipped
 from primus_search.files.word_rules import vocabulary
-from primus_search.learning.hypotheses import shipped_hypotheses
-from primus_search.learning.posterior import log_rates
+from primus_search.learning.inference.hypotheses import shipped_hypotheses
+from primus_search.learning.inference.projected_runs import log_rates
 from primus_search.learning.usual_jobs import usual
 from primus_search.values.measured_run import MeasuredRun
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from primus_search.files.search_path import FileKind, names
 from primus_search.files.source import read
-from primus_search.learning.hypotheses import BoundedNumber
+from primus_search.learning.inference.hypotheses import BoundedNumber
 from primus_search.measure.calibrate.hardware_edits import leaves
 from primus_search.values.candidates import Floats, Sharding
 from primus_search.values.measured_run import MeasuredRun

@@ -53,7 +53,7 @@ RUN_NOISE = 0.02
 
 MODEL_ERROR, MOE_FACTOR = 0.05, 1.5
 """Standard deviation of log(measured / projected) of one configuration beside what near ones share, with the best
-numbers of the software, and how many times as large it is with experts (`learning.posterior`)."""
+numbers of the software, and how many times as large it is with experts (`learning.inference`)."""
 
 
 def configuration_error(is_moe: bool) -> float:

@@ -1,6 +1,6 @@
 """Rates of runs of undescribed software: the prior mixture over every shipped stack, never one guessed stack.
 
-Each hypothesis of `learning.hypotheses` that could train on the device projects the run with what its record says of
+Each of `learning.inference.hypotheses` that could train on the device projects the run with what its record says of
 kernels and switches; its weight is its prior, as in `learn`. Around each lies the error of a site. The rate to expect
 is the median of the mixture, its band the mixture's 5th and 95th percentile. 251 runs of nine publishers, mean over
 these: 11.3 % in the median, 32.9 % at the 90th percentile, 2026-11-24.
@@ -15,8 +15,9 @@ import numpy as np
 from primus_search.base.positions import places
 from primus_search.cost.confidence.uncertainty import NOTHING, Exposed, site_half_width
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
-from primus_search.learning.hypotheses import SUGGESTED, shipped_hypotheses
-from primus_search.learning.posterior import Mixture, Reference, log_rates, reference_of
+from primus_search.learning.inference.hypotheses import SUGGESTED, shipped_hypotheses
+from primus_search.learning.inference.posterior import Mixture
+from primus_search.learning.inference.projected_runs import Reference, log_rates, reference_of
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.model import Model

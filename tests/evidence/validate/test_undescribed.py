@@ -7,8 +7,8 @@ from scipy.special import stdtrit
 from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.files.evidence_files import load_sites
 from primus_search.files.hardware_files import load_cluster
-from primus_search.learning.hypotheses import shipped_hypotheses
-from primus_search.learning.posterior import Reference
+from primus_search.learning.inference.hypotheses import shipped_hypotheses
+from primus_search.learning.inference.projected_runs import Reference
 from primus_search.models.model_files import load_model
 from primus_search.values.candidates import Candidates
 from primus_search.values.job import Job

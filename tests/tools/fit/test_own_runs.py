@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from primus_search.files.hardware_files import load_stack
-from primus_search.learning.posterior import log_rates, reference_of
+from primus_search.learning.inference.projected_runs import log_rates, reference_of
 from tests.learning.test_site_stack import SOFTWARE, runs
 from tools.fit import own_runs
 from tools.fit.own_runs import errors_after, unseen
