@@ -74,7 +74,9 @@ class Memory(Columns):
 
         Buffers of DeepEP are no allocator's: it takes them from the driver (deepseek-ai/DeepEP csrc/deep_ep.cpp).
         """
-        return self.driver if kind == "driver" else self.__getattribute__(kind) - self.expert_buffers
+        if kind == "driver":
+            return self.driver
+        return (self.reserved if kind == "reserved" else self.allocated) - self.expert_buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

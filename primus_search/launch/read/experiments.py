@@ -126,17 +126,18 @@ def _opened(path: Path) -> tuple[Path, str]:
     text = read_text(path, most=MAX_TABLE_BYTES)
     started = called_in(path, text) if path.suffix not in (*OVERRIDDEN, ".yaml", ".yml") else ""
     started += called_in(path, started) if started else ""
-    if devices := next(_devices_of(text), "") or next(_devices_of(started, "Trainium"), ""):
+    if devices := next(_devices_of(text), "") or next(_devices_of(started, is_called=True), ""):
         raise InputError([Problem(shown(path), f"{devices}; a job of its sizes is priced by {command(text)}")])
     script = script_in(path, text)
     inside = path.with_name(f"{path.name}:script")
     return (inside, script) if script and _reader_of(inside, script) else (path, text)
 
 
-def _devices_of(text: str, named: str = "") -> Iterator[str]:
-    """What a text says of devices or models that are not modelled; of a script that another one starts, which may do
-    so on some devices alone, what is `named`."""
-    yield from (what for has, what in key_table("other_files")["devices"] if named in what and re.search(has, text))
+def _devices_of(text: str, *, is_called: bool = False) -> Iterator[str]:
+    """What a text says of devices or models that are not modelled; of a script that another one starts (`is_called`),
+    which may do so on some devices alone, what rows say that count there."""
+    rows = key_table("other_files")["devices"]
+    yield from (what for has, *marks, what in rows if (marks or not is_called) and re.search(has, text))
 
 
 def _calls_of(path: Path, text: str, arguments: Sequence[str]) -> list[CallRecord]:
