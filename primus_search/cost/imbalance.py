@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from primus_search.space.memo import distinct
-from primus_search.values.candidates import Candidates, Floats, Sharding
+from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.lengths import rows_of
 from primus_search.values.workload import Workload
@@ -33,7 +33,7 @@ def waited_share(job: Job, c: Candidates) -> Floats:
         return np.zeros(len(c))
     d, weight = job.degrees(c), attention_weight(job)
     exchanging = np.gcd(np.maximum(c.ep * c.etp // (c.tp * c.cp), 1), d.dp)
-    together = np.where(job.runs_sharding(c) >= Sharding.FSDP2, d.dp, exchanging)
+    together = np.where(job.gathers_weights(c), d.dp, exchanging)
     is_balanced = c.hybrid_cp | job.workload.balanced_packing
     sizes = [d.dp, d.microbatches, c.micro_batch_size, together, c.pp - 1, c.vpp, is_balanced]
     number, first = distinct(sizes)

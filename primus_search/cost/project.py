@@ -38,7 +38,7 @@ from primus_search.cost.replicas import REPLICA_TERMS, UPDATE, WAIT, dealt_of, r
 from primus_search.cost.stage import LayerArrays, MeasuredLayers, piece_counts, pieces
 from primus_search.cost.traffic.data_parallel import exposed_gradient_s
 from primus_search.space.memo import Canonical, Memo, SharedRows, WordNumbers, by_columns, in_order
-from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod, Sharding
+from primus_search.values.candidates import Bools, Candidates, Floats, Ints, Recompute, RecomputeMethod
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, Scope, reading
 from primus_search.values.machine.cluster import Cluster
@@ -111,7 +111,7 @@ class Terms:
     # --- columns that a key holds in place of a candidate's --------------------------------------------------------
 
     def _layer_columns(self, c: Candidates) -> Canonical:
-        has = {Enters.GATHERS: self.job.runs_sharding(c) >= Sharding.FSDP2, Enters.STEADY: c.exchange_overlap}
+        has = {Enters.GATHERS: self.job.gathers_weights(c), Enters.STEADY: c.exchange_overlap}
         reads = {name: [has[term] for term in has if name in reading(term)] for name in sorted(SELDOM_READ)}
         seldom = {name: c.__getattribute__(name) * np.any(is_read, axis=0) for name, is_read in reads.items()}
         seldom |= {"offload_layers": c.offload_layers > 0}

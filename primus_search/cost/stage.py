@@ -227,7 +227,7 @@ def _piece(pricing: _Pricing, piece: int, work: Work, number: Ints, first: Ints,
 
     number, first  the distinct row of every candidate, and one candidate of each
     """
-    is_sharded = pricing.job.runs_sharding(c) >= Sharding.FSDP2
+    is_sharded = pricing.job.gathers_weights(c)
     has_beside = is_sharded | c.offloads_inputs
     if has_beside.any():
         columns = [column * is_sharded for column in c.key_columns(reading(Enters.GATHERS))]

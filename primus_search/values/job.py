@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from primus_search.values.candidates import Candidates, Degrees, Ints, degrees
+from primus_search.values.candidates import Bools, Candidates, Degrees, Ints, Sharding, degrees
 from primus_search.values.machine.accelerator import Accelerator
 from primus_search.values.machine.cluster import Cluster
 from primus_search.values.machine.network import Network
@@ -59,6 +59,10 @@ class Job:
     def runs_sharding(self, c: Candidates) -> Ints:
         """`Sharding` codes of what a step of every candidate does (`Candidates.run_sharding`)."""
         return c.run_sharding(once=self.stack.sharding.gathers_once)
+
+    def gathers_weights(self, c: Candidates) -> Bools:
+        """Whether a step gathers weights layer by layer: FSDP2, HSDP and Megatron-FSDP."""
+        return self.runs_sharding(c) >= Sharding.FSDP2
 
     def layer(self, kind: LayerKind) -> "tuple[Job, LayerKind]":
         """The job as layers of that kind see it (`Model.layer_view`), and the one kind of layer of that view."""

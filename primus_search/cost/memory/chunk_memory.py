@@ -22,7 +22,7 @@ from primus_search.cost.memory.share import Share
 from primus_search.cost.memory.whole_matrices import dealt_columns
 from primus_search.cost.projection import Memory
 from primus_search.space.memo import Rows, WordNumbers, by_columns, distinct, in_order
-from primus_search.values.candidates import Candidates, Floats, Ints, Sharding
+from primus_search.values.candidates import Candidates, Floats, Ints
 from primus_search.values.job import Job
 from primus_search.values.knobs import Enters, reading
 
@@ -83,7 +83,7 @@ class MemoryTable:
             canonical=lambda c: {
                 "pp": np.where(restores_stages(c), c.pp, c.pp > 1),
                 "vpp": restores_stages(c) * c.vpp,
-                "sharding": job.runs_sharding(c) >= Sharding.FSDP2,
+                "sharding": job.gathers_weights(c),
             },
             compute=self._batches,
             tables=(self._batch, self._expert_buffer),

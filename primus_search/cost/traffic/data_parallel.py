@@ -68,7 +68,7 @@ def data_parallel(
     total. A second of compute hides one second of traffic: experts and weights get what the dense traffic left.
     """
     stack = job.stack
-    replicates = job.runs_sharding(c) < Sharding.FSDP2
+    replicates = ~job.gathers_weights(c)
     is_sharded = replicates & (c.sharding > Sharding.NONE)
     weight_bytes = np.where(travels_low(stack, c), FP8_BYTES, BF16_BYTES)
     dense, experts = Group(d.dp * c.cp, c.tp), Group(d.edp, c.etp * c.ep)

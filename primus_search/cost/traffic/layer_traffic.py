@@ -22,7 +22,7 @@ from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharded_weights import kept_shard, sharded_layer
 from primus_search.cost.traffic.tensor_parallel import adapter_exchange, tensor_parallel
 from primus_search.space.memo import in_order
-from primus_search.values.candidates import Candidates, Floats, Sharding
+from primus_search.values.candidates import Candidates, Floats
 from primus_search.values.job import Job
 from primus_search.values.model import Attention, CompressedAttention, LatentMixer, LayerKind
 
@@ -75,7 +75,7 @@ def add_beside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
         copies = host_copies(job, kind, c, forward_s=forward_s, backward_s=backward_s)
         add_exposed(work, Part.HOST_COPIES, copies)
         found.append((Part.HOST_COPIES, copies))
-    if np.any(job.runs_sharding(c) >= Sharding.FSDP2):
+    if np.any(job.gathers_weights(c)):
         s = Share.of(job, c)
         trained_dense, trained_experts = trained_shares(job.model, kind, s)
         weights = sharded_layer(
@@ -107,7 +107,7 @@ def sharded_ends(job: Job, c: Candidates) -> tuple[LayerTraffic, ...]:
     nothing to hide behind (torch/distributed/fsdp/_fully_shard: the root does not reshard after forward).
     """
     model = job.model
-    if not job.stack.sharding.gathers_ends or not np.any(job.runs_sharding(c) >= Sharding.FSDP2):
+    if not job.stack.sharding.gathers_ends or not np.any(job.gathers_weights(c)):
         return ()
     is_trained = model.adapters is None
     ends = (model.input_params, model.head_params)

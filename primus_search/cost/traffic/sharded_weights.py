@@ -48,7 +48,7 @@ def sharded_layer(
     that do not shard weights. Weights that arrive in BF16 are cast once more per pass: what is freed after a layer is
     no cache of a step (`parameters.state` counts none).
     """
-    stack, is_sharded = job.stack, job.runs_sharding(c) >= Sharding.FSDP2
+    stack, is_sharded = job.stack, job.gathers_weights(c)
     is_low = travels_low(stack, c)
     packed = job.model.adapters.base.bytes_per_param if job.model.adapters else 0.0
     weight_bytes = np.where(is_low, FP8_BYTES, packed or BF16_BYTES)
@@ -97,7 +97,7 @@ def kept_shard(job: Job, c: Candidates, params: Floats, *, is_trained: bool) -> 
     """FSDP traffic of weights that stay gathered between forward and backward, with nothing to hide behind."""
     weight_bytes = np.full(len(params), BF16_BYTES)
     replicas = job.degrees(c).dp * c.cp
-    gathered = params * (job.runs_sharding(c) >= Sharding.FSDP2)
+    gathered = params * job.gathers_weights(c)
     one = _exchange(job, c, gathered, gathered * is_trained, weight_bytes, replicas, c.tp, replicas)
     gather, scatter = (seconds / job.stack.efficiencies.network_efficiency for seconds in (one.gather_s, one.reduce_s))
     count = (one.gather_s > 0) * 1.0
