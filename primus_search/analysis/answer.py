@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from primus_search.analysis.choices import choices_of, faster_if_memory_saved
+from primus_search.analysis.coverage import coverage
 from primus_search.analysis.goals import goal_words, other_clusters
 from primus_search.analysis.row_words import Row, in_words, number_format, precision_words
-from primus_search.cost.confidence.coverage import coverage
 from primus_search.cost.confidence.fit import FITS
 from primus_search.cost.confidence.uncertainty import TIE, Knowledge, knowledge, supposed_band
 from primus_search.exploration.answer_values import Answer, Choice

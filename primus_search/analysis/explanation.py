@@ -15,8 +15,8 @@ import numpy as np
 from primus_search.analysis.ablation import Ablation, Neighbour, ablations, steps
 from primus_search.analysis.advice import Advice, advice
 from primus_search.analysis.breakdown import Sent, Stages, busiest_rank, stages_of, timeline, traffic
+from primus_search.analysis.coverage import Covered, coverage
 from primus_search.analysis.kernel_evidence import kernel_evidence, sentence
-from primus_search.cost.confidence.coverage import Covered, coverage
 from primus_search.cost.confidence.fit import fit_probability
 from primus_search.cost.confidence.uncertainty import Confidence, confidence
 from primus_search.cost.memory.chunk_memory import memory_by_rank

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from primus_search.cost.confidence.coverage import number_of, recipe_of
+from primus_search.analysis.coverage import number_of, recipe_of
 from primus_search.cost.laws.expert_products import expert_products_s
 from primus_search.cost.laws.gemm import GemmPass, gemm_s
 from primus_search.cost.laws.measured_correction import is_measured

@@ -205,9 +205,9 @@ def _must_be_one(space: "Space", rows: int, where: str) -> None:
 
 def _figures(space: "Space", ranked: "RankingTable") -> dict[str, Any]:
     """What is printed of the one row of a table, with the rates that it has in a ranking."""
+    from primus_search.analysis.coverage import coverage
     from primus_search.analysis.kernel_evidence import kernel_evidence, sentence
     from primus_search.analysis.labels import short
-    from primus_search.cost.confidence.coverage import coverage
     from primus_search.cost.projection import Verdict
     from primus_search.exploration.neighbours import figures_of
     from primus_search.files.evidence_files import load_ranges

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from primus_search.cost.confidence.coverage import had_regime
+from primus_search.cost.confidence.regimes import had_regime
 from primus_search.cost.confidence.switch_evidence import unmeasured
 from primus_search.cost.confidence.uncertainty import most_ratio, run_ratio, site_ratio
 from primus_search.cost.project import Projector

@@ -244,7 +244,6 @@ def experts(
         job(stack, workload=workload),
         c,
         shared_expert_s=shared,
-        shared_expert_backward_s=shared,
         forward_s=rest,
         backward_s=rest,
     )
@@ -320,12 +319,6 @@ def test_tokens_gathered_before_routing_travel_from_every_rank_of_an_expert() ->
     inside = all_gather_s(H100, tokens, Group(4, 1)) + reduce_scatter_s(H100, tokens, Group(4, 1))
     assert before.seconds == pytest.approx(2 * all_to_all_s(H100, tokens * 4, Group(2, 4)) + inside)
     assert before.message_bytes == 4 * experts(c).forward.message_bytes
-
-
-def test_dense_models_exchange_nothing() -> None:
-    dense = replace(MODEL, moe=None, moe_layers=(), windows=())
-    got = expert_parallel(job(PLAIN, model=dense), Candidates.table(ep=1))
-    assert got.forward.seconds.tolist() == got.backward.seconds.tolist() == [0.0]
 
 
 # --- data parallel --------------------------------------------------------------------------------------------------

@@ -85,7 +85,6 @@ def experts(network: Network, c: Candidates) -> list[Comm]:
         job(network),
         c,
         shared_expert_s=COMPUTE_S,
-        shared_expert_backward_s=COMPUTE_S,
         forward_s=COMPUTE_S,
         backward_s=COMPUTE_S,
     )

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.units import BF16_BYTES, FP8_BYTES, GB
-from primus_search.cost.confidence.coverage import regimes_of
+from primus_search.cost.confidence.regimes import regimes_of
 from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
 from primus_search.cost.laws import collectives
 from primus_search.cost.laws.collectives import Group

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.analysis.coverage import number_of
 from primus_search.base.units import BF16_BYTES
-from primus_search.cost.confidence.coverage import number_of
 from primus_search.cost.laws.expert_products import expert_precision, expert_products_s, turned
 from primus_search.cost.laws.gemm import GemmPass, gemm_s, operand_bytes
 from primus_search.cost.parts.layer import layer_operations

@@ -17,7 +17,7 @@ from primus_search.cost.memory.mixer_memory import Saved
 from primus_search.cost.memory.share import BF16_BYTES, MASK_BYTES, Share
 from primus_search.values.candidates import Bools, Floats, Recompute
 from primus_search.values.model import LayerKind, Model, Split, adapted_matrices
-from primus_search.values.model.adapters import FC1, IN, OUT, QKV, Adapted
+from primus_search.values.model.adapters import FC1, IN, OF_MLP, OUT, QKV, Adapted
 
 OF_NORM = ("linear_qkv", *QKV, "linear_q_down_proj", "linear_kv_down_proj", IN)
 READ_BY: dict[str, tuple[str, ...]] = {
@@ -37,7 +37,6 @@ READ_BY: dict[str, tuple[str, ...]] = {
 COPIES = {"attention output": "attention output of the kernel", "mixer output": "output of the kernel"}
 """Inputs of the output projection, and the tensor in which attention's kernel keeps a copy, of no bytes where the
 projection saves the kernel's own."""
-OF_MLP = ("linear_fc1", "linear_fc2", *FC1)
 
 
 def kept_beside_frozen(

@@ -15,6 +15,7 @@ import numpy as np
 
 from primus_search.cost.memory import buffers
 from primus_search.cost.memory.activations import restores_stages
+from primus_search.cost.memory.device_context import context_bytes
 from primus_search.cost.memory.pipeline_moments import PipelineMoments, moment_columns, pipeline_of, relief_of
 from primus_search.cost.memory.price import PARTS, STATIC_PARTS, Prices, activation_prices, state_prices
 from primus_search.cost.memory.rank_moments import Pipeline, Relief, Units, memory_kinds, rank_moments
@@ -176,7 +177,7 @@ class MemoryTable:
     def _states(self, c: Candidates) -> tuple[NewPrices, Floats]:
         s = self.share(c)
         prices = state_prices(self.job.model, self.job.stack, self.job.workload, s)
-        return (prices, self.slack_factors()), buffers.context_bytes(self.job.accelerator, self.job.stack, s)
+        return (prices, self.slack_factors()), context_bytes(self.job.accelerator, self.job.stack, s)
 
     def _batches(self, c: Candidates) -> tuple[NewPrices, Floats]:
         s = self.share(c)
@@ -218,7 +219,7 @@ def memories_by_rank(job: Job, c: Candidates) -> list[Memory]:
     table = MemoryTable(job)
     s = table.share(c)
     both = (state_prices(model, stack, job.workload, s), activation_prices(model, stack, job.workload, s))
-    context, expert = buffers.context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
+    context, expert = context_bytes(job.accelerator, stack, s), buffers.expert_buffer(model, stack, s)
     return [_of_ranks(table, c, row, both, float(context[row]), float(expert[row])) for row in range(len(context))]
 
 

@@ -20,11 +20,10 @@ from primus_search.cost.parts.operations import GroupedLinear, LinearOp, Module,
 from primus_search.values.candidates import Candidates, Floats, Fp8
 from primus_search.values.job import Job
 from primus_search.values.model import LayerKind, Split, adapted_matrices
-from primus_search.values.model.adapters import EACH, Adapted, Adapters
+from primus_search.values.model.adapters import EACH, OF_MLP, Adapted, Adapters
 
 PACKED = (Module.LINEAR, Module.MLA_UP, Module.MLP, Module.EXPERTS)
 """Products whose matrices are packed: those of attention, MLPs and experts; not the router's."""
-OF_MLP = ("linear_fc1", "linear_fc2", "linear_fc1_gate", "linear_fc1_up")
 _ROWS = (Stream.ELEMENTWISE, Stream.ELEMENTWISE)
 
 

@@ -98,10 +98,10 @@ def _base_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation
     """Every kernel of the model's own weights."""
     blocks, mixer = job.model.num_blocks(kind), kind.mixer
     has_feed_forward = not isinstance(kind.feed_forward, NoFeedForward)
-    s, streams = Share.of(job, c), job.model.hyper_streams
-    copies = gathered_copies(job.model, kind, job.stack, c, s)
+    streams, split_blocks = job.model.hyper_streams, num_split_blocks(job.model, kind)
     job, kind = job.layer(kind)
-    model, stack = job.model, job.stack
+    model, stack, s = job.model, job.stack, Share.of(job, c)
+    copies = gathered_copies(model, split_blocks, stack, c, s)
     ops = [*norm_operations(model, stack, s, blocks), *copies]
     if mixer is not None and not is_plain_attention(mixer):
         ops += mixer_operations(job, mixer, kind.window, c, s)
@@ -116,7 +116,7 @@ def _base_operations(job: Job, kind: LayerKind, c: Candidates) -> list[Operation
         return ops
     if kind.is_moe:
         return ops + expert_operations(model, job.workload, stack, c, s)
-    return ops + mlp_operations(model, stack, c, s, model.ffn_hidden, Part.MLP)
+    return ops + mlp_operations(model, stack, c, s, model.ffn_hidden)
 
 
 def norm_operations(model: Model, stack: Stack, s: Share, blocks: int = 2) -> list[Operation]:
@@ -135,7 +135,7 @@ def norm_operations(model: Model, stack: Stack, s: Share, blocks: int = 2) -> li
     return [norms, residuals]
 
 
-def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
+def gathered_copies(model: Model, split_blocks: int, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """Copies that put a gathered sequence in order before a block and parts of one after it, where a stack needs them.
 
     Source: "we can accelerate Sequence Parallel by folding (and unfolding) the batch dimension and the sequence
@@ -145,19 +145,14 @@ def gathered_copies(model: Model, kind: LayerKind, stack: Stack, c: Candidates, 
     if not stack.communication.copies_gathered:
         return []
     copied = np.where(c.sequence_parallel & (c.tp > 1), 2.0 * s.tokens * model.hidden * BF16_BYTES, 0.0)
-    count = 2.0 * num_split_blocks(model, kind)
+    count = 2.0 * split_blocks
     return [Traffic(Part.TENSOR_COMM, Module.COMM, (count * copied, count * copied), kernels=(count, count))]
-
-
-def kv_heads_per_rank(model: Model, c: Candidates) -> Floats:
-    """Key/value heads of one tensor-parallel rank; at least one, so they are replicated where tp is larger."""
-    return np.maximum(model.num_kv_heads / c.tp, 1.0)
 
 
 def projections(model: Model, stack: Stack, c: Candidates, s: Share) -> list[Operation]:
     """Fused QKV, rotary embedding and the output projection of multi-head or grouped-query attention."""
     q_out = model.num_heads * model.head_dim / c.tp
-    kv_out = kv_heads_per_rank(model, c) * model.head_dim
+    kv_out = s.kv_heads * model.head_dim
     linear = partial(LinearOp, Part.ATTENTION, Module.LINEAR, s.tokens, precision=c.fp8)
     ops: list[Operation] = [
         linear(q_out + 2 * kv_out, model.hidden, producer=Producer.NORM, input_share=s.split_share),
@@ -255,16 +250,14 @@ def attention_casts_s(acc: Accelerator, c: Candidates, call: AttentionCall) -> F
     return ForwardBackward(forward_s=forward_s, backward_s=backward_s)
 
 
-def mlp_operations(
-    model: Model, stack: Stack, c: Candidates, s: Share, ffn_hidden: float, part: Part
-) -> list[Operation]:
+def mlp_operations(model: Model, stack: Stack, c: Candidates, s: Share, ffn_hidden: float) -> list[Operation]:
     """A dense MLP (or all shared experts as one) split by tensor parallelism."""
     inner = ffn_hidden / c.tp
     gates = model.num_mlp_matrices - 1
-    linear = partial(LinearOp, part, Module.MLP, s.tokens, precision=c.fp8)
+    linear = partial(LinearOp, Part.MLP, Module.MLP, s.tokens, precision=c.fp8)
     return [
         linear(gates * inner, model.hidden, producer=Producer.NORM, input_share=s.split_share),
-        _activation(model, stack, s.tokens * inner, part, Module.ACTIVATION),
+        _activation(model, stack, s.tokens * inner, Part.MLP, Module.ACTIVATION),
         linear(model.hidden, inner, producer=Producer.ACTIVATION, gradient_share=s.split_share),
     ]
 
@@ -307,7 +300,7 @@ def expert_operations(model: Model, workload: Workload, stack: Stack, c: Candida
     if moe.latent_hidden:
         ops += latent_expert_operations(model, c, s)
     if model.beside_experts_hidden:
-        ops += mlp_operations(model, stack, c, s, model.beside_experts_hidden, Part.MLP)
+        ops += mlp_operations(model, stack, c, s, model.beside_experts_hidden)
     return ops
 
 

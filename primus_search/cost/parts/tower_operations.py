@@ -54,7 +54,7 @@ def _encoder(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
     ranks = tower.ranks(c.tp)
     own = replace(c, tp=ranks, fp8=np.full_like(c.fp8, int(Fp8.NONE)))
     tokens: Floats = c.micro_batch_size * np.float64(job.workload.image_tokens * tower.merge)
-    s = Share.of(job, c).replaced(tokens=tokens, split_tokens=tokens)
+    s = Share.of(job, c).replaced(tokens=tokens, split_tokens=tokens, kv_heads=tower.num_heads / ranks)
     kernel = attention_family(acc, stack, model)
     times = attention_s(
         acc,
@@ -78,7 +78,7 @@ def _encoder(job: Job, tower: Tower, c: Candidates, shares_rows: bool) -> Work:
         *norm_operations(model, stack, s),
         *projections(model, stack, own, s),
         core,
-        *mlp_operations(model, stack, own, s, tower.ffn_hidden, Part.MLP),
+        *mlp_operations(model, stack, own, s, tower.ffn_hidden),
         joins,
     ]
     return _times(tallied(job, layer, c, shares_rows=shares_rows), tower.num_layers, tower.is_trained)

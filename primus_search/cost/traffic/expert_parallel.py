@@ -43,13 +43,13 @@ def expert_parallel(
     c: Candidates,
     *,
     shared_expert_s: Floats | float = 0.0,
-    shared_expert_backward_s: Floats | float = 0.0,
     forward_s: Floats | float = 0.0,
     backward_s: Floats | float = 0.0,
 ) -> LayerTraffic:
     """Dispatch and combine of one MoE layer, given seconds of compute they may hide behind.
 
-    shared_expert_s  compute of the shared experts, which runs beside the traffic where the stack can
+    shared_expert_s  forward compute of the shared experts, which runs beside the traffic where the stack can; backward
+                     takes twice as long
     forward_s        the rest of the layer's compute, which hides traffic of another batch (`expert_overlap`)
 
     Formula: rows = tokens / (cp tp) * top-k (all-to-all), or distinct destinations (DeepEP); bytes = rows * H * dtype
@@ -58,10 +58,7 @@ def expert_parallel(
     """
     model, workload, network, stack = job.model, job.workload, job.network, job.stack
     moe = model.moe
-    if moe is None:
-        nothing = np.zeros(np.shape(c.ep))
-        empty = comm("expert-parallel", 0.0, 0.0, nothing)
-        return LayerTraffic(forward=empty, backward=empty)
+    assert moe is not None
     own = c.micro_batch_size * (workload.seq_length / c.cp) / c.tp
     tokens = own * c.etp if stack.experts.gathers_before_experts else own
     row = model.expert_hidden * BF16_BYTES
@@ -87,7 +84,7 @@ def expert_parallel(
     return LayerTraffic(
         forward=comm("dispatch and combine forward", message, count, there, exposed(there, shared_expert_s, forward_s)),
         backward=comm(
-            "dispatch and combine backward", message, count, back, exposed(back, shared_expert_backward_s, backward_s)
+            "dispatch and combine backward", message, count, back, exposed(back, 2.0 * shared_expert_s, backward_s)
         ),
     )
 

@@ -47,12 +47,10 @@ def add_inside(work: Work, kind: LayerKind, job: Job, c: Candidates) -> Found:
         context = mixer_context(job, kind, c, forward_s=core_s, backward_s=work.core_backward_s)
         found.append((Part.CONTEXT_COMM, context))
     if kind.is_moe and np.any(c.ep * c.etp > 1):
-        shared_s = module_s[Module.MLP]
         expert = expert_parallel(
             job,
             c,
-            shared_expert_s=shared_s,
-            shared_expert_backward_s=2.0 * shared_s,
+            shared_expert_s=module_s[Module.MLP],
             forward_s=work.pass_s(Pass.FORWARD),
             backward_s=work.gradients_s,
         )

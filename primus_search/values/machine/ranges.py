@@ -8,7 +8,7 @@ The owner of a range is a device or a software stack; its kind names the law and
     collectives/inside, /across ranks inside one domain; nodes of a group that spans several
     dispatch/inside, /across    likewise, of tokens sent to their experts
     memory/<dense|moe>          peak in GB
-    regime/<dense|moe>/<how>    nothing: a run sharded, recomputed and accumulated so (`cost.confidence.coverage`)
+    regime/<dense|moe>/<how>    nothing: a run sharded, recomputed and accumulated so (`cost.confidence.regimes`)
     <device>/<dense|moe>/<bf16|low>   of a stack: GPUs and sequence length of the training runs it was fitted to
 
 Recipes are named as in `candidates.Fp8`, BF16 as bf16.

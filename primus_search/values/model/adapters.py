@@ -57,6 +57,7 @@ GROUPS = {
 }
 """Groups of projections that are one matrix of that name."""
 QKV, FC1 = ("linear_q", "linear_k", "linear_v"), ("linear_fc1_gate", "linear_fc1_up")
+OF_MLP = ("linear_fc1", "linear_fc2", *FC1)
 LATENTS = ("linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
 EVERY = frozenset(("all", "all-linear"))
 """Words for every matrix of a layer."""

@@ -14,12 +14,13 @@ import numpy as np
 
 from primus_search.base.units import GB
 from primus_search.cost.confidence.fit import graph_spread
+from primus_search.cost.confidence.regimes import regimes_of
 from primus_search.cost.laws.measured_correction import RECIPES
 from primus_search.cost.parts.embedding_and_head import head_operations, mtp_operations
 from primus_search.cost.parts.layer import layer_operations
 from primus_search.cost.parts.mixer_operations import attention_family, unmeasured_mixers
 from primus_search.cost.parts.operations import GroupedLinear, LinearOp
-from primus_search.values.candidates import Bools, Candidates, Fp8, Recompute, Sharding
+from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
 from primus_search.values.machine.kernel_tables import GROUPED
 from primus_search.values.machine.ranges import CAPACITY, Range, Ranges
@@ -71,26 +72,6 @@ def coverage(job: Job, one: Candidates, memory_bytes: float, ranges: Ranges) -> 
     return tuple(_overridden(part, cluster.overridden) for part in found)
 
 
-def regimes_of(job: Job, table: Candidates) -> list[str]:
-    """How every row shards weights, repeats forwards and accumulates gradients: the kind of its range."""
-    columns = (table.sharding, table.recompute & int(Recompute.FULL), job.degrees(table).microbatches)
-    return [
-        f"regime/{job.model.family}/{_SHARDS.get(sharding, 'replicas')}, {'' if full else 'no '}full recompute, "
-        f"{'one micro-batch' if batches == 1 else 'micro-batches'} a step"
-        for sharding, full, batches in zip(*(column.tolist() for column in columns), strict=True)
-    ]
-
-
-_SHARDS = {int(Sharding.FSDP2): "FSDP", int(Sharding.HSDP): "FSDP", int(Sharding.MEGATRON_FSDP): "Megatron-FSDP"}
-"""What shards weights; everything else keeps replicas of them."""
-
-
-def had_regime(job: Job, table: Candidates, ranges: Ranges) -> Bools:
-    """Rows whose regime a run of such a model on the device had."""
-    known = ranges.get(job.accelerator.name, {})
-    return np.array([regime in known for regime in regimes_of(job, table)], dtype=np.bool_)
-
-
 KERNELS = ("GEMM", "attention", "mixers", "grouped GEMM")
 RESTS_ON = {CAPACITY: ("memory",), "accelerator": (*KERNELS, "stack"), "network": ("collectives", "stack"),
             "stack": ("stack",)}  # fmt: skip
@@ -103,13 +84,6 @@ def _overridden(part: Covered, paths: Sequence[str]) -> Covered:
     if not given:
         return part
     return Covered(part=part.part, is_calibrated=False, why=f"{', '.join(given)} overridden: no measurement of it")
-
-
-def in_words(parts: Sequence[Covered]) -> str:
-    """One sentence: what is calibrated, and what is not with the reason."""
-    known = ", ".join(part.part for part in parts if part.is_calibrated) or "nothing"
-    beyond = "; ".join(f"{part.part} ({part.why})" for part in parts if not part.is_calibrated)
-    return f"calibrated: {known}. Extrapolated: {beyond or 'nothing'}."
 
 
 def _judge(part: str, wanted: Sequence[_Asked], range_of: Callable[[str], Range | None], device: str) -> Covered:

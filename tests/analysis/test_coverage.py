@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from primus_search.cost.confidence.coverage import Covered, coverage, had_regime, in_words
+from primus_search.analysis.coverage import Covered, coverage
+from primus_search.cost.confidence.regimes import had_regime
 from primus_search.cost.confidence.uncertainty import UNKNOWN, band
 from primus_search.files.evidence_files import load_ranges
 from primus_search.files.hardware_files import load_cluster
@@ -101,17 +102,6 @@ def test_a_stack_is_calibrated_only_for_runs_like_those_it_was_fitted_to() -> No
     assert low.why == "torchtitan was never fitted to dense runs on H100 in low precision"
     large = parts_of(load_cluster("h100", 128, "torchtitan"), ranges={"torchtitan": kinds})["stack"]
     assert (large.is_calibrated, large.why) == (False, "1,024 GPUs, measured 1 to 64")
-
-
-def test_one_sentence_says_it_all() -> None:
-    parts = (
-        Covered(part="GEMM", is_calibrated=True, why="x"),
-        Covered(part="memory", is_calibrated=False, why="no dense peak memory measured on H100"),
-    )
-    assert in_words(parts) == (
-        "calibrated: GEMM. Extrapolated: memory (no dense peak memory measured on H100)."
-    )  # fmt: skip
-    assert in_words(parts[:1]) == "calibrated: GEMM. Extrapolated: nothing."
 
 
 def test_every_shipped_range_has_points_sizes_and_a_source() -> None:
