@@ -26,9 +26,6 @@ _FEWEST_KEYS = 1024
 
 _FEWEST_ROWS = 256
 
-_APART = 8
-"""Unused places behind each column of keys: a line of the cache."""
-
 MOST_ROWS = 1_000_000
 """Rows of a term that are kept unless it says otherwise; beyond this it starts afresh."""
 
@@ -43,42 +40,54 @@ def in_order(terms: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 class KeyNumbers:
-    """Dense numbers for combinations of columns, in order of first sight, the same across tables."""
+    """Dense numbers for combinations of columns, in order of first sight, the same across tables.
+
+    A key is a few words: every column has as many bits as the values seen of it need, none where there is but one.
+    """
 
     def __init__(self) -> None:
-        self._keys = np.zeros((0, 0), dtype=np.int64)
+        self._fields = np.zeros((0, 4), dtype=np.uint64)
+        self._keys = np.zeros((0, 0), dtype=np.uint64)
         self._table = np.full(0, -1, dtype=np.int64)
-        self._varies = np.zeros(0, dtype=np.bool_)  # columns that hold two values: the others tell nothing apart
         self.size = 0
 
     def encode(self, columns: Sequence[Ints | Bools]) -> tuple[Ints, Ints]:
         """Number of every row, and the positions (in these columns) of the first row of each NEW number."""
-        from primus_search.space.key_kernels import note_varying, number_rows
+        from primus_search.space.key_kernels import number_rows
 
         rows = len(columns[0])
-        # One array of one type, so that one compiled function serves any number of columns; no power of two is between
-        # two columns, whose values would share a line of the cache.
-        typed = np.empty((len(columns), rows + _APART), dtype=np.int64)
-        for row, column in zip(typed[:, :rows], columns, strict=True):
-            row[:] = column
-        if not self.size:
-            self._varies = np.zeros(len(columns), dtype=np.bool_)
-        if rows and note_varying(typed, rows, self._keys, self.size, self._varies) and self.size:
-            self._fill_table(self.size)
         codes, first = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
-        fresh, done, varying = 0, 0, np.flatnonzero(self._varies)
+        if not rows:
+            return codes, first
+        # One array of one type, so that one compiled function serves any number of columns.
+        packed = self._packed(np.concatenate(columns, dtype=np.int64).reshape(-1, rows))
+        fresh = done = 0
         while done < rows:
             if self.size + fresh == len(self._keys):
-                self._grow(len(typed), self.size + fresh)
-            fresh, done = number_rows(typed, varying, self._keys, self._table, self.size, codes, first, fresh, done)
+                self._grow(self.size + fresh)
+            fresh, done = number_rows(packed, self._keys, self._table, self.size, codes, first, fresh, done)
         self.size += fresh
         return codes, first[:fresh].copy()
 
-    def _grow(self, width: int, size: int) -> None:
+    def _packed(self, columns: Ints) -> NDArray[np.uint64]:
+        """(words, rows) of columns; where values need more bits than they have, so do the keys from now on."""
+        from primus_search.space.key_kernels import pack, repack, widened
+
+        packed = np.empty((self._keys.shape[1], columns.shape[1]), dtype=np.uint64)
+        if not self.size or not pack(columns, self._fields, packed):
+            fields, words = widened(columns, self._fields)
+            keys = np.empty((len(self._keys) or _FEWEST_KEYS, words), dtype=np.uint64)
+            repack(self._keys, self.size, self._fields, fields, keys)
+            self._fields, self._keys = fields, keys
+            self._fill_table(self.size)
+            packed = np.empty((words, columns.shape[1]), dtype=np.uint64)
+            pack(columns, fields, packed)
+        return packed
+
+    def _grow(self, size: int) -> None:
         """Room for four times as many keys."""
-        keys = np.empty((max(4 * size, _FEWEST_KEYS), width), dtype=np.int64)
-        if size:
-            keys[:size] = self._keys[:size]
+        keys = np.empty((4 * size, self._keys.shape[1]), dtype=np.uint64)
+        keys[:size] = self._keys[:size]
         self._keys = keys
         self._fill_table(size)
 
@@ -87,7 +96,7 @@ class KeyNumbers:
         from primus_search.space.key_kernels import place
 
         self._table = np.full(1 << (2 * len(self._keys) - 1).bit_length(), -1, dtype=np.int64)
-        place(self._keys, np.flatnonzero(self._varies), size, self._table)
+        place(self._keys, size, self._table)
 
     def number(self, rows: int) -> tuple[Ints, Ints]:
         """New numbers for so many rows, whether or not they are alike."""
