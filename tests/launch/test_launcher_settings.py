@@ -10,6 +10,8 @@ from primus_search.cost.project import Projector
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.launcher_table import launchers
+from primus_search.launch.read.launchers import _role
 from primus_search.learning.started_experiment import start
 from primus_search.space import Enumerator
 
@@ -243,6 +245,15 @@ NOTED: dict[str, tuple[str, str, str]] = {
 def test_what_is_not_priced_is_said_whatever_pattern_without_effect_it_fits(tmp_path: Path, name: str) -> None:
     file, text, note = NOTED[name]
     assert any(one.startswith(note) for one in job(tmp_path, file, text).not_modelled)
+
+
+@pytest.mark.parametrize("name", launchers())
+def test_a_setting_with_an_effect_is_noted_whatever_wider_pattern_it_fits(name: str) -> None:
+    """A row of `effects` that no key can reach is a setting that nobody is told of."""
+    launcher = launchers()[name]
+    read = {*launcher.translated, *launcher.renamed, *launcher.refused}
+    always = (row.replace("*", "x") for row in launcher.effects if " where " not in row)
+    assert not [key for key in always if key not in read and _role(launcher, key, set()) != "noted"]
 
 
 @pytest.mark.parametrize(
@@ -637,6 +648,43 @@ def test_a_pipeline_that_is_emptied_several_times_a_step_is_said(tmp_path: Path)
         assert any("local_batch_size: 4 (not priced: slower" in note for note in found.not_modelled) is is_said
 
 
+@pytest.mark.parametrize("section", ["  pipeline: {%s}", "autopipeline: {%s}"])  # since 2026, before
+def test_stages_of_automodel_are_those_of_either_section(section: str, tmp_path: Path) -> None:
+    stages = section % "pp_schedule: interleaved1f1b, pp_microbatch_size: 1, layers_per_stage: 2"
+    (tmp_path / "train.yaml").write_text(EMPTIED + f"distributed:\n  strategy: fsdp2\n  pp_size: 4\n{stages}\n")
+    row = read_experiment(tmp_path / "train.yaml", 8).row
+    assert (row["pp"], row["vpp"], row["schedule"], row["micro_batch_size"]) == (4, 4, "interleaved", 1)
+
+
+@pytest.mark.parametrize(("processes", "is_said"), [("", True), ("NPROC_PER_NODE=4 ", False)])
+def test_layers_over_several_devices_are_those_of_one_process(processes: str, is_said: bool, tmp_path: Path) -> None:
+    """ms-swift lays a model over the devices of a process that it starts alone."""
+    command = "swift sft --model Qwen/Qwen2.5-7B-Instruct --tuner_type full --max_length 2048"
+    (tmp_path / "run.sh").write_text(f"{processes}CUDA_VISIBLE_DEVICES=0,1,2,3 {command}")
+    said = [one for one in read_experiment(tmp_path / "run.sh").assumed if "device_map" in one]
+    assert bool(said) is is_said
+
+
+@pytest.mark.parametrize(
+    ("degrees", "wanted"),
+    [("d8p1t1", ("any", 8, 1, 1)), ("d2p2t2", ("megatron", 8, 2, 2)), ("megatron:d4", ("megatron", 4, 1, 1)),
+     ("fsdp:d4t2", ("any", 8, 2, 1))],
+)  # fmt: skip
+def test_fine_tuning_of_areal_before_2026_is_read_by_its_allocation(
+    degrees: str, wanted: tuple[object, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "sft.yaml").write_text(AREAL_SFT.replace("DEGREES", degrees))
+    found = read_experiment(tmp_path / "sft.yaml")
+    assert (found.framework.name, found.world.gpus, found.row["tp"], found.row["pp"]) == wanted
+    assert (found.global_batch_size, found.seq_length, found.tuning) == (128, 4096, {})
+
+
+AREAL_SFT = """
+allocation_mode: DEGREES
+model: {path: Qwen/Qwen3-1.7B, gradient_checkpointing: false, mb_spec: {max_tokens_per_mb: 4096}}
+train_dataset: {batch_size: 128, path: openai/gsm8k, type: sft}
+saver: {freq_epochs: 1}
+"""
 EMPTIED = """
 step_scheduler: {global_batch_size: 64, local_batch_size: 4}
 model:

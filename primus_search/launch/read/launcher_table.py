@@ -60,7 +60,7 @@ class Launcher:
                  are filled from documents
     refused      values of keys with which a file is not read, and why
     effects      keys that move time or memory and are not priced, and how; `irrelevant`: those that move neither
-    notes        what is said of every file: what of the job is not priced
+    notes        what is said of every file: what of the job is not priced; `notes_alone`: of one that starts one process
     """
 
     title: str
@@ -107,6 +107,7 @@ class Launcher:
     effects: Mapping[str, str] = field(default_factory=dict)
     irrelevant: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    notes_alone: tuple[str, ...] = ()
 
     def inside(self, document: Settings) -> dict[str, Any]:
         """Settings of a document by the launcher's own names: those of the section `below` before others."""

@@ -285,6 +285,7 @@ def of_given(
             *(full_rows(packing) or read.assumed),
             *lowered,
             *launcher.notes,
+            *(launcher.notes_alone if started.gpus == 1 else ()),
         ),
     )
 
@@ -432,15 +433,17 @@ KeyRole = Literal["setting", "noted", "quiet"]
 
 
 def _role(launcher: Launcher, key: str, elsewhere: set[str]) -> KeyRole:
-    """The first of the ranks that has a key: single names before patterns of names, whatever patterns they fit."""
+    """The first of the ranks that has a key: single names before patterns of names, of those the longest."""
     bare = _bare(launcher, key)
+    patterns = (one for one in (*elsewhere, *launcher.irrelevant, *launcher.effects) if fnmatch.fnmatchcase(key, one))
+    nearest = max(patterns, key=lambda one: (len(one), one), default="")
     ranks: tuple[tuple[bool, KeyRole], ...] = (
         (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, "quiet"),
         (bare in settings_read(launcher.contract), "setting"),
         (key in launcher.effects, "noted"),
         (key in names_in(launcher) and not bare, "quiet"),
-        (any(fnmatch.fnmatchcase(key, one) for one in (*elsewhere, *launcher.irrelevant)), "quiet"),
-        (any(fnmatch.fnmatchcase(key, one) for one in launcher.effects), "noted"),
+        (bool(nearest) and nearest not in launcher.effects, "quiet"),
+        (bool(nearest), "noted"),
         (bool(bare), "setting"),
     )
     return next((one for has, one in ranks if has), "noted")
