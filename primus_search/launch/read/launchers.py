@@ -53,7 +53,7 @@ from primus_search.launch.read.launcher_table import CLASS, VALUE, Launcher, lau
 from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import command_settings, program_named, started_with
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
-from primus_search.models.preset_names import language_part, named_after
+from primus_search.models.preset_names import language_part, model_named, named_after
 from primus_search.values.candidates import DEFAULTS
 from primus_search.values.knobs import WORDED
 from primus_search.values.machine.framework import ANY, Framework, Settings
@@ -144,6 +144,9 @@ def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> No
     given: list[dict[str, str]] = []
     for words in runs if len(runs) > 1 else ():
         settings = {key: value for key, value in said_by(path, words, launcher.ends).items() if _counts(launcher, key)}
+        for key in settings.keys() & set(launcher.model):  # checkpoints of one model train it alike
+            model = model_named(str(settings[key]), launcher.models)
+            settings[key] = model.name if model else settings[key]
         named = (word.rpartition("=")[2] for word in words if word.endswith((".yaml", ".yml")))
         absent = [one for one in named if not beside(path.parent, one)]
         given.append(

@@ -27,6 +27,7 @@ from primus_search.launch.read.megatron_experiments import model_of_arguments
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import CONSTANT_KEYS
+from primus_search.models.preset_names import language_part, model_named
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings
@@ -124,7 +125,7 @@ def of_recipe(
         settings[GRID[0]] = 1  # models/transformer_config.py _set_moe_expert_tensor_parallel_default
     read = of_settings(path, framework, settings, started.gpus or world, model, started)
     read = replace(read, tuning=tuning, assumed=(*read.assumed, *one.idle, *([other] if other else [])))
-    if any(key.startswith("freeze_vision") for key in recipe.settings):
+    if language_part(recipe.model) or any(key.startswith("freeze_vision") for key in recipe.settings):
         frozen = [key for key, value in settings.items() if key.startswith("freeze_vision") and not is_off(value)]
         note = VISION.format(f" ({', '.join(sorted(frozen))})" * bool(frozen))
         read = replace(read, not_modelled=(*read.not_modelled, note))
@@ -186,7 +187,7 @@ ALONE: Settings = {"overlap_grad_reduce": False, "overlap_param_gather": False, 
 
 def model_of(recipe: Recipe) -> Model | None:
     """The model of a recipe as it changes it; None where no preset is that."""
-    model = model_of_tokenizer(recipe.model)
+    model = model_of_tokenizer(recipe.model) or model_named(recipe.model, {})
     fields: dict[str, Any] = {field: recipe.settings[key] for key, field in RESIZED.items() if key in recipe.settings}
     return replace(model, **fields) if model and fields else model
 
