@@ -30,6 +30,11 @@ SAID = {
     "job.sbatch": ("#SBATCH --nodes 4\nsrun bash inner.sh", "is a Slurm wrapper: give the script or file"),
     "other.yaml": ("tp_size: 4\ncutoff_len: 2048", "is a YAML of no launcher that is read, with tp_size, cutoff_len"),
     "base_model.yaml": ("name_or_path: ???\nbatch_size: 32", "is the part of a configuration that names a model"),
+    "matrix.yaml": ("ConfigContainer: {}\nperf_matrix:\n  h100: {}", "is a matrix of jobs of Megatron-Bridge's"),
+    "given.sh": (
+        "torchrun -m lm_engine.finetune --config ${1}",
+        "takes its configuration as an argument: primus-search",
+    ),
     "blocks.yml": ("model_args: {}\ntraining_parameters: {}", "is a YAML of dolomite-engine"),
     "wait.sh": ("sleep 5\nown-tool go", "is no job file or script that is read, with sleep, own-tool"),
     "run.sh": ("python tool.py", "is a script that starts a program which is not read"),

@@ -271,6 +271,22 @@ def test_lists_and_layouts_of_functional_tests(tmp_path: Path) -> None:
     assert (row["recompute"], row["pipeline_layout"]) == ("mlp+layernorm", "first=5,last=7")
 
 
+@pytest.mark.parametrize(
+    ("said", "batch", "noted"),
+    [("--step-batch-size-schedule '0:384 200B:768 400B:1152'", 1152, "step_batch_size_schedule: 0:384 200B:768"),
+     ("--step-batch-size-schedule '0:64,50B:256' --grpo-group-size 16", 256, "grpo_group_size: 16 (not priced: s")],
+)  # fmt: skip
+def test_a_schedule_of_batches_is_priced_at_its_last(said: str, batch: int, noted: str, tmp_path: Path) -> None:
+    text = f"torchrun --nproc_per_node 8 train.py {SIZES} --micro-batch-size 2 --train-samples 9 {said}".replace(
+        "\n", " "
+    )
+    (tmp_path / "run.sh").write_text(text.replace("--global-batch-size 128", ""))
+    found = read_experiment(tmp_path / "run.sh")
+    assert found.global_batch_size == batch
+    assert f"global_batch_size = {batch}: the last of step_batch_size_schedule" in found.assumed
+    assert any(one.startswith(noted) for one in found.not_modelled)
+
+
 def test_what_hangs_on_a_tokenizer_without_a_name_is_assumed_and_said(tmp_path: Path) -> None:
     text = "srun python pretrain.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --micro-batch-size 1 \\\n"
     text += "--max-position-embeddings 512 --tokenizer-type Llama2Tokenizer --tokenizer-model $1 --world-size $RANKS"
@@ -305,8 +321,8 @@ def test_a_script_that_runs_a_recipe_is_the_recipe_with_its_overrides(tmp_path: 
             "llama3_9b_pretrain_config is no recipe of Megatron-Bridge that is known; did you",
         ),
         (
-            ("llama3_8b_pretrain_config \\\n", "exaone4_1p2b_pretrain_config model.num_layers=8 \\\n"),
-            "num_layers: another model than that of exaone4_1p2b_pretrain_config",
+            ("llama3_8b_pretrain_config \\\n", "exaone_moe_2_0_750b_a37_pretrain_config model.num_layers=8 \\\n"),
+            "num_layers: another model than that of exaone_moe_2_0_750b_a37_pretrain_config",
         ),
         (("${TP:-2}", "$(nvidia-smi)"), "depends on "),
     ],

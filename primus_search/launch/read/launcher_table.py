@@ -60,7 +60,7 @@ class Launcher:
                  are filled from documents
     refused      values of keys with which a file is not read, and why
     effects      keys that move time or memory and are not priced, and how; `irrelevant`: those that move neither
-    notes        what is said of every file: what of the job is not priced; `notes_alone`: of one that starts one process
+    notes        what is said of every file: what of the job is not priced; `notes_alone`: where it starts one process
     """
 
     title: str

@@ -89,11 +89,17 @@ def candidate_words(
     return row, read
 
 
-def default_batch(found: Settings, world: int) -> int:
-    """Sequences of a step of a job that names none: a micro-batch of every replica; 0 where it names no micro-batch.
+SCHEDULE = "step_batch_size_schedule"
 
-    Source: megatron/training/arguments.py:702 of d98e8a64.
+
+def default_batch(found: Settings, world: int) -> int:
+    """Sequences of a step of a job that names none: the last of its schedule, else a micro-batch of every replica; 0
+    where it names no micro-batch.
+
+    Source: megatron/training/arguments.py:702, core/num_microbatches_calculator.py:451 of d98e8a64.
     """
+    if steps := str(found.get(SCHEDULE) or "").replace(",", " ").split():
+        return whole(SCHEDULE, steps[-1].rpartition(":")[2], least=1)
     degrees = (f"{axis}_parallel_size" for axis in ("tensor_model", "pipeline_model", "context"))
     ranks = prod(whole(key, found.get(key) or 1, least=1) for key in degrees)
     return whole("micro_batch_size", found.get("micro_batch_size") or 0, least=0) * max(world // ranks, 1)

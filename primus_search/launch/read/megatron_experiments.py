@@ -19,7 +19,7 @@ from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_ADAPTERS, OF_MEGATRON, refuse_adapters, tuning_in
 from primus_search.launch.contract import is_off, translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
-from primus_search.launch.read.megatron import candidate_words, default_batch, model_keys
+from primus_search.launch.read.megatron import SCHEDULE, candidate_words, default_batch, model_keys
 from primus_search.launch.read.script_arguments import (
     ARGUMENTS,
     CONFIG,
@@ -240,7 +240,8 @@ def of_settings(
             path, framework, row, found, found, keys, (loaded, problems), world, origin, is_whole=is_whole
         )
         read = replace(read, written=dict(given) | environ if is_whole else NOTHING)
-    assumed = [f"global_batch_size = {batch}: by default a micro-batch of every replica"] if batch else []
+    source = f"the last of {SCHEDULE}" if found.get(SCHEDULE) else "by default a micro-batch of every replica"
+    assumed = [f"global_batch_size = {batch}: {source}"] if batch else []
     if rows is not None:
         assumed.append(f"vocab_size = {rows}: the file names no vocabulary; --set vocab_size= changes it")
     if is_trained and loaded and loaded.is_moe and not model and "moe_router_topk" not in found:
