@@ -323,6 +323,34 @@ def test_documents_that_are_masked_from_each_other_are_short_sequences(
 
 
 @pytest.mark.parametrize(
+    ("stack", "date", "length"),
+    [
+        ("torchtitan", "2026-05", 0.0),
+        ("torchtitan", "2026-06", 0.0),  # released in part of that month alone
+        ("torchtitan", "2026-06-09", 2000.0),
+        ("torchtitan", "2026-07-22", 2000.0),
+        ("torchtitan", "2027-01", 2000.0),
+        ("torchtitan", "", 0.0),
+        ("megatron-lm", "2026-09", 0.0),
+    ],
+)
+def test_torchtitan_masks_documents_since_it_knows_no_other_mask(
+    stack: str, date: str, length: float, tmp_path: Path
+) -> None:
+    (row,) = outcome_of(tmp_path, LLAMA | {"stack": stack, "date": date}).rows
+    assert row.run.workload.document_length == length
+
+
+@pytest.mark.parametrize(
+    ("flags", "fused"),
+    [("fa4; Liger kernels", True), ("no Liger kernels", False), ("Liger kernels off", False), ("fa4", False)],
+)
+def test_ligers_cross_entropy_is_fused_with_its_gradient(flags: str, fused: bool, tmp_path: Path) -> None:
+    (row,) = outcome_of(tmp_path, LLAMA | {"stack": "torchtitan", "flags": flags}).rows
+    assert bool(row.run.candidates.loss_fusion[0]) == fused
+
+
+@pytest.mark.parametrize(
     ("notes", "listed"),
     [
         ("torch.compile, DeepEP v1; FP32 weights", True),
