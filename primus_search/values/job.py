@@ -24,7 +24,8 @@ class Job:
     launcher: str = ""
 
     def __post_init__(self) -> None:
-        """A job's model has what the workload says: towers where it has images, adapters beside frozen weights."""
+        """A job's model has what the workload says: towers where it has images, adapters beside frozen weights. Its
+        device runs at the rate of such models (`Accelerator.dense_training_rate`)."""
         has_images = self.workload.image_tokens > 0
         adapters = self.workload.adapters
         trains_towers = self.workload.trains_towers and adapters is None
@@ -34,6 +35,10 @@ class Job:
             raise ValueError(f"image_tokens: {self.model.name} has no tower whose sizes are known")
         if towers != self.model.towers or adapters != self.model.adapters:
             object.__setattr__(self, "model", replace(self.model, towers=towers, adapters=adapters))
+        rate = self.accelerator.dense_training_rate
+        if rate and self.model.moe is None:
+            device = replace(self.accelerator, training_rate=rate, dense_training_rate=0.0)
+            object.__setattr__(self, "cluster", replace(self.cluster, accelerator=device))
 
     @property
     def accelerator(self) -> Accelerator:

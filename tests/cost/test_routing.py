@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from primus_search.cost.laws.expert_products import expert_products_s, with_experts_of
-from primus_search.cost.laws.gemm import operand_cast_s
+from primus_search.cost.laws.gemm import GemmPass, operand_cast_s
 from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import expert_operations
@@ -147,6 +147,38 @@ def test_no_framework_runs_its_experts_above_the_peak_of_the_device() -> None:
 def test_a_stack_that_brings_no_experts_of_its_own_uses_those_of_the_device() -> None:
     acc = load_hardware("mi355x").accelerator
     assert with_experts_of(acc, load_stack("primus_megatron")) == acc
+
+
+CUTLASS_US = {
+    (8192.0, 5120.0): (40463.0, 35494.5, 38879.3, 35714.6),
+    (1536.0, 5120.0): (6353.06, 6511.65, 6455.2, 7716.13),
+    (2048.0, 7168.0): (11758.0, 15012.9, 14904.2, 13178.0),
+}
+"""Microseconds of torch._grouped_mm on B200, forward and backward of 128,000 rows in 1, 2, 4 and 8 groups, by sizes of
+output and input: pytorch/ao torchao/prototype/moe_training/README.md of 2025-10."""
+
+
+def test_grouped_products_of_torch_take_as_long_as_measured() -> None:
+    acc = with_experts_of(load_hardware("b200").accelerator, load_stack("torchtitan"))
+    errors = [
+        sum(float(expert_products_s(acc, 128_000.0 / groups, groups, *size, gemm_pass=one)) for one in GemmPass)
+        / (1e-6 * measured_us)
+        - 1.0
+        for size, times in CUTLASS_US.items()
+        for groups, measured_us in zip((1.0, 2.0, 4.0, 8.0), times, strict=True)
+    ]
+    assert abs(np.median(errors)) < 0.03
+    assert np.abs(errors).max() < 0.16
+
+
+@pytest.mark.parametrize("device", ["b200", "b300", "gb200", "gb300", "h100", "h200", "mi355x"])
+def test_only_stacks_that_call_torchs_products_run_at_its_rate(device: str) -> None:
+    acc = load_hardware(device).accelerator
+    for name in ("torchtitan", "automodel", "megatron_core_2026", "xtuner"):
+        stack = load_stack(name)
+        own = stack.experts.expert_gemm_share or acc.grouped_gemm.factor
+        torchs = acc.grouped_gemm.cutlass_factor or own
+        assert with_experts_of(acc, stack).grouped_gemm.factor == (torchs if name == "torchtitan" else own)
 
 
 def test_one_rank_that_has_every_expert_is_not_busier_than_the_mean() -> None:

@@ -27,7 +27,7 @@ _ABSENT_AT_ZERO = frozenset({
     "mx_backward_factor",
     "fp8_block_efficiency", "fp8_row_efficiency", "fp8_tensor_efficiency", "mxfp8_efficiency", "nvfp4_efficiency",
     "host_copy_bytes_per_s", "host_update_bytes_per_s", "gather_efficiency", "library_cast_efficiency",
-    "in_network_efficiency",
+    "in_network_efficiency", "cutlass_factor", "dense_training_rate",
 })  # fmt: skip
 """Quantities whose zero says that the device or network does not have the feature."""
 _SHARES = ("_overlap", "_share")

@@ -59,7 +59,7 @@ def expert_products_s(
 def with_experts_of(acc: Accelerator, stack: Stack) -> Accelerator:
     """The device with the grouped products of a framework that brings its own: shares of its library's dense rate."""
     law = acc.grouped_gemm
-    bf16 = stack.experts.expert_gemm_share or law.factor
+    bf16 = (stack.experts.has_cutlass_products and law.cutlass_factor) or stack.experts.expert_gemm_share or law.factor
     fp8 = stack.experts.expert_fp8_gemm_share * acc.gemm.fp8_library_factor or law.fp8_factor
     return replace(acc, grouped_gemm=replace(law, factor=bf16, fp8_factor=fp8))
 

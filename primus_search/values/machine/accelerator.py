@@ -97,6 +97,7 @@ class GroupedGemmLaw:
 
     factor            rate of the grouped kernel over a dense GEMM with the same tiles
     backward_factor   likewise for both gradients, relative to the grouped forward
+    cutlass_factor    BF16 rate of CUTLASS's grouped kernel, as torch calls it, over a dense GEMM; 0: the stack's
     fp8_factor, fp8_backward_factor  likewise for FP8 recipes
     fp8_unaligned_factor  share of that rate where the rows of an FP8 operand do not end on a cache line
     gradient_depth_overhead  rows a group's weight gradient pays on top of a dense one: its depth differs per group
@@ -108,6 +109,7 @@ class GroupedGemmLaw:
     fp8_backward_factor: float
     gradient_depth_overhead: float
     fp8_unaligned_factor: float = 1.0
+    cutlass_factor: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,8 @@ class Accelerator:
     sustained_over_burst  rate under hours of load over the rate of a short benchmark (see the module docstring)
     training_rate         compute rate inside a training step over that of the kernel laws: power, caches and links are
                           shared with everything else; fitted to training runs, 1 where there are none
+    dense_training_rate   the same of models without experts where runs with experts alone identified `training_rate`;
+                          0: one rate for both
     ancestor              device whose efficiencies stand in for those of one that nobody measured; empty: it was
     spread_low, spread_high  of such a device: rates that it may reach, over those of its file, 90 % interval
     tables                measured kernels, asked before the laws; see `cost/laws/measured_correction.py`
@@ -192,6 +196,7 @@ class Accelerator:
     launch: LaunchLaw
     footprint: Footprint = Footprint()
     training_rate: float = 1.0
+    dense_training_rate: float = 0.0
     ancestor: str = ""
     spread_low: float = 1.0
     spread_high: float = 1.0

@@ -127,6 +127,7 @@ class ExpertLayers:
     gathers_before_experts  Ranks of a split expert (etp > 1) gather tokens before routing and all dispatch the same;
         otherwise each dispatches its own and they gather what arrived.
     has_product_per_expert  A grouped linear launches a product and its casts expert by expert, on several streams.
+    has_cutlass_products  Grouped BF16 products are torch's (CUTLASS): at `cutlass_factor` of a device that has one.
     expert_gemm_share  Rate of the framework's grouped BF16 products over a dense one of the same tiles; 0: the device's
         own grouped kernels.
     expert_fp8_gemm_share  Rate of its grouped FP8 products over a dense one, casts apart; 0: the device's own grouped
@@ -144,6 +145,7 @@ class ExpertLayers:
     permutation: Literal["fused", "separate", "indexed", "indexed_unpadded"]
     gathers_before_experts: bool
     has_product_per_expert: bool
+    has_cutlass_products: bool = False
     expert_gemm_share: float
     expert_fp8_gemm_share: float
     has_fused_graphed_experts: bool
