@@ -111,7 +111,7 @@ class Finder(StandIns):
 
 
 def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
-    """Name and configuration of every recipe that needs no parameters.
+    """Name and configuration of every recipe that needs no parameters, and beside its fields what `kinds` it is of.
 
     Recipes of benchmarks stand before those of the library that have their name (scripts/training/recipe_metadata.py).
     """
@@ -132,9 +132,11 @@ def configurations(bridge: Path) -> Iterator[tuple[str, Any]]:
                 except (NotImplementedError, TypeError) as why:
                     print(f"left out {name}: {why}", file=sys.stderr)
                     continue
-                if isinstance(made.mixed_precision, str):
+                is_benchmark, is_named = folder == "perf_recipes", isinstance(made.mixed_precision, str)
+                vars(made)["kinds"] = " ".join(["benchmark"] * is_benchmark + ["named_precision"] * is_named)
+                if is_named:
                     made.mixed_precision = getattr(importlib.import_module(PRECISIONS), made.mixed_precision)()
-                if folder == "perf_recipes":  # started on mock data with full rows (scripts/training/run_recipe.py)
+                if is_benchmark:  # started on mock data with full rows (scripts/training/run_recipe.py)
                     vars(made.dataset).pop("enable_offline_packing", None)
                 yield name, made
 

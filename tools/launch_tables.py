@@ -49,9 +49,13 @@ def _sizes(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in SOURCES["unread"]}
 
 
-def nemo(bridge: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Name, model and settings of every recipe."""
-    found = {name: (_model(made), _settings(made)) for name, made in reversed(list(configurations(bridge)))}
+Row = tuple[str, str, str, dict[str, Any]]
+"""Name, model, kinds and settings of a recipe."""
+
+
+def nemo(bridge: Path) -> Iterator[Row]:
+    """Every recipe."""
+    found = {name: (_model(made), made.kinds, _settings(made)) for name, made in reversed(list(configurations(bridge)))}
     return ((name.removesuffix("_config"), *found[name]) for name in sorted(found, key=lambda n: (found[n][0], n)))
 
 
@@ -99,13 +103,13 @@ def plain_value(value: Any) -> Any:
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
-def lines(recipes: Iterable[tuple[str, str, dict[str, Any]]]) -> Iterator[str]:
-    """Rows of the table: name, model, an earlier row of the model, and what is other than there; null is left out."""
+def lines(recipes: Iterable[Row]) -> Iterator[str]:
+    """Rows of the table: name, model, kinds, an earlier row of the model, and what is other there; null is left out."""
     earlier: list[tuple[str, str, dict[str, Any]]] = []
-    for name, model, settings in recipes:
+    for name, model, kinds, settings in recipes:
         near = [(like, _changes(of, settings)) for like, its, of in earlier if its == model]
         like, changes = min([("", settings), *near], key=lambda one: len(json.dumps(one[1])))
-        yield "\t".join([name, model, like, json.dumps(changes, separators=(",", ":"))])
+        yield "\t".join([name, model, kinds, like, json.dumps(changes, separators=(",", ":"))])
         earlier.append((name, model, settings))
 
 
@@ -134,7 +138,7 @@ def main(name: str, *places: str) -> int:
     """Print a table, its source first."""
     if name == "nemo":
         print("# Recipes of NVIDIA-NeMo/Megatron-Bridge 067f987d (0.7, 2026-08-22), by `python -m tools.launch_tables`")
-        print("# name\tmodel\tlike\tsettings")
+        print("# name\tmodel\tkinds\tlike\tsettings")
         print(*lines(nemo(Path(places[0]))), sep="\n")
         return 0
     site = Path(places[0])

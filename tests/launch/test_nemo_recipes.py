@@ -249,6 +249,24 @@ def test_what_mixed_precision_overwrites_has_no_effect_and_is_named(key: str, tm
         assert f"{key}: no effect; projected as mixed_precision.{last} has it" in job.assumed
 
 
+FIELD = "mixed_precision.grad_reduce_in_fp32=false"
+OBJECT = "mixed_precision={_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,bf16:true}"
+
+
+@pytest.mark.parametrize("name", ["llama3_8b_sft_config", "llama3_8b_pretrain_8gpu_h100_bf16_config"])
+@pytest.mark.parametrize("before", ["", "mixed_precision=bf16_mixed", f"'{OBJECT}'"])
+def test_a_field_of_a_precision_by_its_name_is_refused(name: str, before: str, tmp_path: Path) -> None:
+    """As Hydra does: of the recipe, or of a word before it; objects have fields."""
+    script = tmp_path / "run.sh"
+    script.write_text(f"torchrun --nproc_per_node=8 run_recipe.py --recipe {name} {before} {FIELD}\n")
+    is_name = recipes()[name.removesuffix("_config")].names_precision if not before else before.endswith("bf16_mixed")
+    if is_name:
+        with pytest.raises(InputError, match=f"{FIELD}: mixed_precision is a name here"):
+            read_experiment(script)
+    else:
+        assert read_experiment(script).row["tp"] >= 1
+
+
 def test_what_a_command_sets_to_null_is_taken_from_the_recipe(tmp_path: Path) -> None:
     """Under its own name, too, where the contract has another by the value."""
     script, name = tmp_path / "run.sh", "gpt_oss_20b_pretrain_8gpu_b300_nvfp4_config"

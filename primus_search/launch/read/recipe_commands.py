@@ -26,8 +26,10 @@ from primus_search.launch.read.recipes import (
     GRID,
     LAYOUT,
     NAMED,
+    NO_RECIPE,
     VIRTUAL,
     NamedRecipe,
+    Recipe,
     count_of,
     gpus_of,
     recipes,
@@ -87,11 +89,10 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if not name or not any(word.endswith(".py") for word in words):
             continue
         plain = {key: written(given[key]) for key in table["settings"] if key in given} | _meant(given, table["means"])
-        known, stem = recipes().get(name.removesuffix("_config")), _stem(given)
-        settings = known.settings if known else {}
+        recipe, stem = recipes().get(name.removesuffix("_config"), NO_RECIPE), _stem(given)
         is_flat = bool(stem) and not is_last
         unread = NOTHING if is_flat or any(map(OF_BENCHMARKS.search, words)) else OF_DATA
-        over = overrides_of(words, settings, unread)
+        over = overrides_of(words, recipe, unread)
         overrides = {**over, **plain, **_heads(plain)} if is_flat else plain | over
         printed = next((one for before, one in pairwise(words) if before[:2] != "--" and one[:1] == MARK), "")
         if OUTPUT in printed:
@@ -102,10 +103,10 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
         world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
-        if settings:
+        if recipe.settings:
             laid, flat = (plain, stem) if is_flat else (overrides, "")
-            overrides = _beneath(name, settings, flat, world.gpus, overrides, laid) | overrides
-        runs.append(NamedRecipe(name, overrides, world, idle_in(words, settings, unread)))
+            overrides = _beneath(name, recipe, flat, world.gpus, overrides, laid) | overrides
+        runs.append(NamedRecipe(name, overrides, world, idle_in(words, recipe, unread)))
     same = [one.overrides for one in runs if one.name == runs[0].name]
     if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
         raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
@@ -168,12 +169,11 @@ def _heads(plain: Settings) -> dict[str, Any]:
     return {"sequence_parallel": ranks > 1} if ranks else {}
 
 
-def _beneath(
-    name: str, settings: Settings, flat: str, gpus: int, overrides: Settings, laid: Settings
-) -> dict[str, Any]:
+def _beneath(name: str, recipe: Recipe, flat: str, gpus: int, overrides: Settings, laid: Settings) -> dict[str, Any]:
     """What a program sets by itself: layouts of stages that `laid` changes, and with the recipe of a benchmark states
     of BF16 and the batch by replicas, which the program of benchmarks, where it starts `flat`, scales on GPUs for which
     there is no recipe. Source: scripts/performance/utils/overrides.py and scripts/training/run_recipe.py of v0.6.0."""
+    settings = recipe.settings
     both, layouts = (
         {**settings, **overrides},
         key_table(COMMANDS)["layouts"].get(flat or name[: len(KIMI) * name.startswith(KIMI)], {}),
@@ -183,7 +183,7 @@ def _beneath(
         stages = count_of(both, GRID[2]) * count_of(both, VIRTUAL)
         found[LAYOUT] = layouts.get(str(stages), settings.get(LAYOUT))
     before, batch = gpus_of(name), settings.get("global_batch_size")
-    if not before or settings.get(OF_BENCHMARK, True):
+    if not before or not recipe.is_benchmark:
         return found
     if "_bf16" in name and settings.get("optimizer", "adam") == "adam":
         found["use_precision_aware_optimizer"] = True
@@ -200,7 +200,5 @@ def _beneath(
     return found | {"global_batch_size": scaled}
 
 
-OF_BENCHMARK = "check_for_large_grads"
-"""What recipes of benchmarks have off (perf_recipes/_common.py:58), and none of the library, which name GPUs, too."""
 KIMI = "kimi_k2"
 """The model whose recipes bring the function that makes their layouts: recipes/kimi/h100/kimi_k2.py:124."""

@@ -25,7 +25,7 @@ from primus_search.launch.contract import fits
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.launcher_documents import calls_of, loaded, settings_of
 from primus_search.launch.read.launcher_formulas import settings_read
-from primus_search.launch.read.recipe_overrides import idle_in, overrides_of
+from primus_search.launch.read.recipe_overrides import CALLED, idle_in, overrides_of
 from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_class, of_recipe, recipes, recipes_named
 from primus_search.launch.read.script_arguments import command_settings
 from primus_search.launch.world import NO_WORLD
@@ -69,13 +69,13 @@ def of_program(
     if defined:  # what it leaves to classes and to functions of other files is as shipped
         words = [one for one in words if fits(one.partition("=")[0], key_table(COMMANDS)["of_defined"])]
     words = [*_document(path, text), *words, *(one for one in arguments if "=" in one)]
-    given = {key: one for key, one in overrides_of(words, base.settings).items() if base.settings.get(key) != one}
+    given = {key: one for key, one in overrides_of(words, base).items() if base.settings.get(key) != one}
     unset = {key: found[1] for key, one in given.items() if (found := UNSET.search(str(one)))}
     if counts := sorted(settings_read("nemo") & unset.keys()):
         named = "; ".join(f"{key} depends on {unset[key]}" for key in counts)
         raise ValueError(f"{named}: --args 'section.{counts[0]}=VALUE' gives it; {as_shipped}")
     given = {key: one for key, one in given.items() if key not in unset}
-    read = of_recipe(path, NamedRecipe(names[0], given, idle=idle_in(words, base.settings)), world, model, of_settings)
+    read = of_recipe(path, NamedRecipe(names[0], given, idle=idle_in(words, base)), world, model, of_settings)
     note = f"but for {'degrees, batch and length' if defined else 'what it sets'} as the shipped recipe {names[0]}"
     return replace(read, assumed=(*read.assumed, note))
 
@@ -163,7 +163,7 @@ def _words(recipe: CallRecord) -> Iterator[str]:
             if section == "mixed_precision" and part.name:
                 fields = "{" + ",".join(f"{key}:{one}" for key, one in given) + "}"
                 named = _text(part.arguments[0]) if part.arguments else part.last
-                yield f"{section}={fields if part.last == 'MixedPrecisionConfig' else named}"
+                yield f"{section}={fields if part.last == 'MixedPrecisionConfig' else named + CALLED}"
             elif section == "comm_overlap" and part.name:
                 given = [*((key, _text(one)) for key, one in key_table(COMMANDS)["overlaps"].items()), *given]
                 yield f"{section}=null"

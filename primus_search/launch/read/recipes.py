@@ -46,10 +46,19 @@ _MODE = re.compile(r"_(pretrain|sft|finetune|peft|lora|dora)(?:_|$)")
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """What a recipe assigns: the name on the hub of its model, its class in brackets where that has sizes of its own,
-    empty where the settings size it; and its settings."""
+    empty where the settings size it; and its settings.
+
+    is_benchmark      it is of the benchmarks (megatron/bridge/perf_recipes), whose program scales its batch
+    names_precision   its `mixed_precision` is a name, which has no fields
+    """
 
     model: str
     settings: Settings
+    is_benchmark: bool = False
+    names_precision: bool = False
+
+
+NO_RECIPE = Recipe("", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,12 @@ def recipes() -> Mapping[str, Recipe]:
     """Every recipe by its name without `_config`; InputError without the table."""
     found: dict[str, Recipe] = {}
     providers = key_table(COMMANDS)["providers"]
-    for name, given_model, like, text in chain.from_iterable(map(key_rows, RECIPES)):
+    for name, given_model, kinds, like, text in chain.from_iterable(map(key_rows, RECIPES)):
         model = providers.get(given_model, given_model)
         settings = {**(found[like].settings if like else {}), **json.loads(text)}
         given = {key: value for key, value in settings.items() if value is not None}
-        found[name] = Recipe(model, of_class(model) | given)
+        is_benchmark, names_precision = (kind in kinds.split() for kind in ("benchmark", "named_precision"))
+        found[name] = Recipe(model, of_class(model) | given, is_benchmark, names_precision)
     return found
 
 

@@ -18,7 +18,16 @@ from primus_search.launch.adapters import adapter_settings
 from primus_search.launch.contract import is_off, same, translated
 from primus_search.launch.decided import resting_settings
 from primus_search.launch.read.recipe_overrides import EITHER, overrides_of
-from primus_search.launch.read.recipes import COMMANDS, Recipe, fits_its_gpus, mode_of, model_of, recipes, unchanged
+from primus_search.launch.read.recipes import (
+    COMMANDS,
+    NO_RECIPE,
+    Recipe,
+    fits_its_gpus,
+    mode_of,
+    model_of,
+    recipes,
+    unchanged,
+)
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.megatron import (
     arguments_of,
@@ -232,7 +241,7 @@ def files(job: LaunchJob) -> dict[str, Text]:
     found = difference(job) if job.recipe else overrides(job)
     mode = _mode(job)
     dataset = job.framework.options["tuned" if mode else "dataset"]
-    recipe = recipes()[_named(job)] if job.recipe else Recipe("", {})
+    recipe = recipes()[_named(job)] if job.recipe else NO_RECIPE
     own = recipe.settings
     found |= _over(job, own if job.recipe else None)
     if SCOPE in found:  # beside what a recipe has under its newer name Megatron stops: transformer_config.py:2717
