@@ -1,17 +1,20 @@
 """An experiment on a cluster as a space of one candidate, so that it is judged and projected like any other."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from primus_search.base.errors import InputError, Problem, readable
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.units import GIB
 from primus_search.declare.overrides import set_values
 from primus_search.declare.space_file import make_space
 from primus_search.declare.variants import stack_fields
 from primus_search.files.device_memory import with_memory
 from primus_search.files.hardware_files import load_hardware
+from primus_search.files.shell.files_beside import beside
 from primus_search.launch.adapters import workload_settings
 from primus_search.launch.document_packing import with_lengths
 from primus_search.launch.experiment import Experiment
@@ -93,6 +96,10 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     problems = [one for one in found if not one.is_advice]
     if problems and not any(f"space.{axis}" in given for axis in AXES):
         title, other = experiment.framework.title, started_by(release, experiment.written, begun.world, device)
+        if other and not framework and (version := _older_checkout(experiment)):
+            note = f"{title} today does not start it ({problems[0]}); read by the rules of {other}, as in a checkout of"
+            space = space_of(begun, sets, stack, other)
+            return replace(space, notes=(f"{note} {version}", *space.notes))
         way = f"; an older release starts it: --framework {other}" if other else ""
         raise InputError([Problem(str(experiment.path), f"{title} does not start it: {one}{way}") for one in problems])
     make = partial(
@@ -119,6 +126,15 @@ def _untold(space: Space, row: Mapping[str, Any]) -> tuple[str, ...]:
     is_off = row["sequence_parallel"] and row["tp"] > 1 and not row["tp_overlap"]
     said = f"tp_overlap is off and priced as on: runs of {space.cluster.stack.name} do not tell them apart (slower)"
     return (said,) if is_off and len(numbers) == 1 else ()
+
+
+def _older_checkout(experiment: Experiment) -> str:
+    """The version of Megatron's core that stands around a file of it; empty where it is none, or of today's release."""
+    contract = experiment.framework.name
+    file = beside(experiment.path.parent, "megatron/core/package_info.py") if contract == "megatron" else None
+    found = re.findall(r"(?m)^(?:MAJOR|MINOR) = (\d+)$", read_text(file, most=MAX_TABLE_BYTES)) if file else []
+    newest = re.findall(r"\d+", RELEASES[contract][0].arguments) if found else []
+    return f"core {'.'.join(found)}" if [*map(int, found)] < [*map(int, newest)] else ""
 
 
 def _release(experiment: Experiment) -> str:

@@ -414,3 +414,27 @@ def test_cures_switch_on_and_off_as_flags_do() -> None:
         "model.recompute_method=uniform model.recompute_num_layers=1"
     )
     assert spelled(RELEASES["megatron"][0], "--bf16") == "--bf16"
+
+
+@pytest.mark.parametrize(("minor", "is_read"), [(8, True), (16, True), (20, False), (None, False)])
+def test_a_file_in_an_older_checkout_is_read_by_the_rules_that_start_it(
+    minor: int | None, is_read: bool, tmp_path: Path
+) -> None:
+    """What today's release refuses and an earlier one starts, in a checkout that is no younger than that one."""
+    file = tmp_path / "tests" / "run.sh"
+    file.parent.mkdir()
+    sizes = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024"
+    batch = "--micro-batch-size 1 --global-batch-size 16 --train-iters 9 --vocab-size 32000 --deterministic-mode"
+    variables = "export NCCL_ALGO=Tree NVTE_ALLOW_NONDETERMINISTIC_ALGO=0"
+    file.write_text(f"{variables}\ntorchrun --nproc_per_node 8 pretrain_gpt.py {sizes} {batch}\n")
+    if minor is not None:
+        version = tmp_path / "megatron" / "core" / "package_info.py"
+        version.parent.mkdir(parents=True)
+        version.write_text(f"MAJOR = 0\nMINOR = {minor}\nPATCH = 0\n")
+    begun = start(file, "h100", 1)
+    if is_read:
+        note = next(one for one in space_of(begun, [], None, "").notes if "today does not start it" in one)
+        assert note.endswith(f"read by the rules of megatron@core_0.16, as in a checkout of core 0.{minor}")
+    else:
+        with pytest.raises(InputError, match=r"NCCL_ALGO Tree is not deterministic.*--framework megatron@core_0\.16"):
+            space_of(begun, [], None, "")
