@@ -40,6 +40,22 @@ def test_a_trainer_file_gives_what_the_experiment_leaves_out(tmp_path: Path) -> 
     assert (tuned.seq_length, tuned.global_batch_size) == (2048, 128)
 
 
+@pytest.mark.parametrize("is_older", [True, False])
+def test_names_of_an_older_copy_of_primus_are_those_of_its_trainer_file(is_older: bool, tmp_path: Path) -> None:
+    """A name that was removed is refused of an experiment of today, not of one beside trainer files that have it."""
+    path = experiment(tmp_path, "mixtral_8x7B_v0.1.yaml")
+    path.write_text(path.read_text().replace("overrides: {", "overrides: {use_turbo_grouped_mlp: true, "))
+    if is_older:
+        (tmp_path / "primus_turbo.yaml").write_text("use_turbo_grouped_mlp: false\n")
+    written = read_experiment(path).written
+    assert (written.get("use_turbo_grouped_gemm", False), "use_turbo_grouped_mlp" in written) == (
+        is_older,
+        not is_older,
+    )
+    reasons = [one.reason for one in refused("primus", written, 8, None)]
+    assert ("use_turbo_grouped_mlp was removed" in reasons) is not is_older
+
+
 def test_positions_are_those_of_the_model_file(tmp_path: Path) -> None:
     written = read_experiment(experiment(tmp_path, "llama3.1_8B.yaml")).written
     given = {key: value for key, value in written.items() if key != "max_position_embeddings"}

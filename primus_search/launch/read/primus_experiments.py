@@ -37,7 +37,14 @@ from primus_search.launch.read.torchtitan_command import JOB_FILES
 from primus_search.launch.read.torchtitan_experiment import flavored, namesake, of_torchtitan
 from primus_search.launch.refusals import variables_of
 from primus_search.launch.world import NO_WORLD, World
-from primus_search.models.megatron_yaml import TRAINERS, experiment_settings, filled, from_document, primus_file
+from primus_search.models.megatron_yaml import (
+    TRAINER_FOLDER,
+    TRAINERS,
+    experiment_settings,
+    filled,
+    from_document,
+    primus_file,
+)
 from primus_search.values.machine.framework import NOTHING, Settings
 from primus_search.values.model import Model
 
@@ -116,6 +123,10 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
         raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
     settings = experiment_settings(document, path)
+    if earlier := settings.keys() & EARLIER.keys():
+        own = primus_file("primus_turbo.yaml", path.parent, os.environ, TRAINER_FOLDER)
+        older = [key for key in earlier if own and EARLIER[key] not in own[0].data]
+        settings |= {EARLIER[key]: settings.pop(key) for key in older}
     found, origin = translated(framework, settings)
     problems: list[Problem] = []
     loaded = model or tried(partial(from_document, document, path), problems)
@@ -148,6 +159,8 @@ def _torchtitan_of_primus(
     return of_torchtitan(path, given, world, model, framework, framework.launchers["primus"])
 
 
+EARLIER = {"use_turbo_grouped_mlp": "use_turbo_grouped_gemm", "use_turbo_parallel_linear": "use_turbo_gemm"}
+"""Names of settings in copies of Primus whose file of them does not have today's."""
 BACK_ENDS = {"maxtext": "primus_maxtext", "megatron_bridge": "megatron_bridge"}
 """Back ends of Primus that a launcher's table reads."""
 
