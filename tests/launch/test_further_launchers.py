@@ -517,6 +517,34 @@ def test_what_ms_swift_takes_where_a_command_is_silent(tmp_path: Path, given: st
     assert ("lora" in job.tuning) is ("full" not in given.split())
 
 
+OLD_SWIFT = " --sft_type lora --lora_target_modules {} --max_length 1024 --batch_size 1 --gradient_accumulation_steps 8"
+
+
+@pytest.mark.parametrize(
+    ("command", "modules", "wanted"),
+    [
+        ("torchrun --nproc_per_node=2 llm_sft.py --model_type qwen1half-4b", "DEFAULT", ("qwen1.5_4b", "lora", 16)),
+        ("python llm_dpo.py --model_id_or_path X/Mistral-7B-Instruct-v0.1", "ALL", ("mistral_7b_v0.1", "dpo", 16)),
+        ("NPROC_PER_NODE=2 swift dpo --model_type yi-6b-chat", "ALL", ("yi_6b", "dpo", 32)),
+    ],
+)  # fmt: skip
+def test_commands_of_ms_swift_before_2024_are_read(
+    command: str, modules: str, wanted: tuple[str, str, int], tmp_path: Path
+) -> None:
+    (tmp_path / "sft.sh").write_text(command + OLD_SWIFT.format(modules))
+    job = read_experiment(tmp_path / "sft.sh")
+    assert job.model is not None
+    assert (job.model.name, job.tuning["task"], job.global_batch_size) == wanted
+    assert job.tuning["lora"]["modules"] == (["all-linear"] if modules == "ALL" else ["q_proj", "k_proj", "v_proj"])
+
+
+def test_a_length_that_a_formula_reads_is_not_said(tmp_path: Path) -> None:
+    command = "megatron rlhf --rlhf_type dpo --model Qwen/Qwen2.5-7B-Instruct --max_length 8192 --global_batch_size 16"
+    (tmp_path / "dpo.sh").write_text(f"NPROC_PER_NODE=4 {command}")
+    job = read_experiment(tmp_path / "dpo.sh")
+    assert job.seq_length == 8192 and not [one for one in job.not_modelled if "max_length" in one]
+
+
 def test_pairs_that_a_launcher_counts_by_default_are_two_rows_each(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(
         "deepspeed --module oat.experiment.run_offline --gpus 8 --pretrain Qwen/Qwen2.5-7B"

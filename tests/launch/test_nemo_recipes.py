@@ -410,6 +410,11 @@ def test_a_file_of_recipes_asks_for_one_by_name(tmp_path: Path) -> None:
     file.write_text("".join(f"def {name}(peft_scheme='lora'):\n    return megatron.bridge\n" for name in names))
     with pytest.raises(InputError, match=r"starts 2 recipes; .*; as shipped: .* --recipe llama31_8b_peft_1gpu"):
         read_experiment(file)
+    listed = f"from elsewhere import {names[1]}\n__all__ = [\n    '{names[1]}',\n]\n"
+    file.write_text(f"{listed}\ndef {names[0]}(peft_scheme='lora'):\n    return megatron.bridge\n")
+    with pytest.raises(InputError, match=r"starts 2 recipes; .*; as shipped: .* --recipe llama31_8b_peft_1gpu"):
+        read_experiment(file)
+    assert read_experiment(file, arguments=["--recipe", names[1]]).world.gpus == 2
 
 
 @pytest.mark.in_turn

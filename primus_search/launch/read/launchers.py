@@ -444,7 +444,7 @@ def _role(launcher: Launcher, key: str, elsewhere: set[str]) -> KeyRole:
         (key in elsewhere - launcher.refused.keys() or key in launcher.irrelevant, "quiet"),
         (bare in settings_read(launcher.contract), "setting"),
         (key in launcher.effects, "noted"),
-        (key in names_in(launcher) and not bare, "quiet"),
+        (key in names_in(launcher), "quiet"),
         (bool(nearest) and nearest not in launcher.effects, "quiet"),
         (bool(nearest), "noted"),
         (bool(bare), "setting"),

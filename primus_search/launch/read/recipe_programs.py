@@ -46,11 +46,13 @@ def of_program(
     """The job of the recipe that a file defines or starts. Raises ValueError where several are and none is named."""
     module = Program.of(path, text, load=loaded)
     defined = recipes_named(module.functions)
+    listed = _EXPORTED.search(text) if defined else None
+    exported = recipes_named(NAMED.findall(listed[1])) if listed else []  # of other modules, too
     calls = [] if defined else calls_of(path, text, dict(command_settings([*arguments])))
     made = calls
-    names = defined or recipes_named(name for one in calls for name in _recipe_names(one))
+    names = list(dict.fromkeys([*defined, *exported])) or recipes_named(n for one in calls for n in _recipe_names(one))
     known = recipes_named(NAMED.findall(text))
-    names = [one for one in (*names, *known) if one in arguments] or names or known
+    names = [one for one in dict.fromkeys([*names, *known]) if one in arguments] or names or known
     if not names and not known:
         return _of_container(module, calls, world, model, arguments, of_settings)
     as_shipped = f"as shipped: primus-search project --recipe {(names or known)[0]}"
@@ -58,6 +60,7 @@ def of_program(
         shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
         one = f"; name one: primus-search project {path.name} --args '--recipe {names[0]}' ({shown})" if names else ""
         raise ValueError(f"starts {len(names) or 'no'} recipes{one}; {as_shipped}")
+    defined = [one for one in defined if one == names[0]]
     if defined:
         calls = [module.returned(names[0])]
     base = recipes()[names[0].removesuffix("_config")]
@@ -87,6 +90,8 @@ CONFIGURES_BRIDGE = re.compile(
 )
 """A program or a module of Megatron-Bridge that configures a job."""
 _CONTAINER = "ConfigContainer"
+_EXPORTED = re.compile(r"(?s)\n__all__ = [\[(](.{0,20000}?)\n?[\])]\n")
+"""The names that a module lists as its own."""
 
 
 def _of_container(
