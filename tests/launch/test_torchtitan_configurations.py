@@ -54,6 +54,21 @@ def measured() -> Trainer.Config:
 """
 
 
+SECTIONS = ("loss", "optimizer", "tokenizer", "dataloader", "lr_scheduler", "training", "parallelism", "validator")
+
+
+@pytest.mark.parametrize("section", [*SECTIONS, "activation_checkpoint"])
+def test_a_section_that_is_none_is_refused_but_recompute(section: str, tmp_path: Path) -> None:
+    """`Trainer` reads a field of each, or builds it (trainer.py of v0.3.0)."""
+    none = f"def less() -> Trainer.Config:\n    config = base()\n    config.{section} = None\n    return config\n"
+    (tmp_path / "config_registry.py").write_text(f"{REGISTRY}\n\n{none}")
+    if section == "activation_checkpoint":
+        assert read(tmp_path / "config_registry.py", "--config", "less").row["recompute"] == "none"
+        return
+    with pytest.raises(InputError, match=f"{section} = None: torchtitan stops"):
+        read(tmp_path / "config_registry.py", "--config", "less")
+
+
 def read(path: Path, *flags: str, world: int = 8) -> Experiment:
     return read_experiment(path, world, None, flags)
 

@@ -154,8 +154,8 @@ def _named_by(
     defaults of its own options (Megatron's are not in the file that is started)."""
     flags = dict(command_settings([*arguments]))
     yield from ((file, read_text(file, most=MAX_TABLE_BYTES)) for file in documents_of(path, made, flags))
-    is_megatron = "megatron" in text
-    if arguments and (is_megatron or not re.search(key_table("python_names")["shards"], text)):
+    is_megatron, shards = (re.search(key_table("python_names")[kind], text) for kind in ("megatron", "shards"))
+    if arguments and (is_megatron or not shards):
         own = {} if is_megatron else options_of(made)
         words = [f"--{key}={value}" for key, value in own.items() if key not in flags]
         yield path.with_name(f"{path.name}:command"), f"python {path.name} {shlex.join([*words, *arguments])}\n"

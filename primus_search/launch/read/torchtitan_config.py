@@ -21,7 +21,7 @@ from primus_search.files.python.python_module import PythonModule
 from primus_search.files.python.python_values import CallRecord, Name, Unknown
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
-from primus_search.launch.read.torchtitan import CLASSED, READ
+from primus_search.launch.read.torchtitan import CHECKPOINTING, CLASSED, LOSS, READ
 from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
 from primus_search.launch.refusals import typed
 from primus_search.models.torchtitan_builders import built_model
@@ -97,6 +97,8 @@ def settings_of(config: CallRecord, given: Collection[str] = ()) -> dict[str, An
         elif isinstance(value, CallRecord):
             found |= {section: value.last} if section in CLASSED and value.last else {}
             found |= {f"{section}.{key}": _plain(one) for key, one in value.fields.items()}
+        elif value is None and section in _sections() and section not in given:
+            raise ValueError(f"{section} = None: torchtitan stops where it reads its fields or builds it")
         else:
             found[section] = _plain(value)
     counts = READ | load_framework(RELEASE).spelled
@@ -105,6 +107,15 @@ def settings_of(config: CallRecord, given: Collection[str] = ()) -> dict[str, An
         if text and key in counts and key not in given:
             raise ValueError(f"{key}: {text} is known only when it runs; give it by --args '--{key} VALUE'")
     return {key: value for key, value in found.items() if not isinstance(value, Unknown | Name | CallRecord)}
+
+
+def _sections() -> set[str]:
+    """Sections that every configuration has; recompute alone may be none."""
+    return {name.partition(".")[0] for name in arguments(RELEASE) if "." in name} - {CHECKPOINTING} | BUILT
+
+
+BUILT = {LOSS, "tokenizer"}
+"""Sections of several classes without a field that all of them have."""
 
 
 def _spec(value: Any) -> Iterator[tuple[str, Any]]:
