@@ -113,6 +113,22 @@ def test_an_nvl72_rack_keeps_64_ranks_on_nvlink() -> None:
     assert all_to_all_s(GB200, MESSAGE, Group(8, 8)) < 0.2 * all_to_all_s(H100, MESSAGE, Group(8, 8))
 
 
+@pytest.mark.parametrize("exchange", ["all-to-all", "dispatch"])
+def test_an_exchange_between_nodes_uses_one_port_of_a_nic(exchange: str) -> None:
+    """Two ports of 50 GB/s are worth as much as one such NIC; inside a domain they do not matter."""
+
+    def seconds(ranks: int, **numbers: float) -> float:
+        network = replace(H100, **numbers)  # type: ignore[arg-type]
+        if exchange == "all-to-all":
+            return float(all_to_all_s(network, 4e8, Group(ranks, 1)))
+        return float(dispatch_s(network, 4e8, Group(ranks, 1), destinations=lambda parts: np.minimum(parts, 8.0)))
+
+    ports = {"nic_bytes_per_s": 1e11, "nic_port_bytes_per_s": 5e10}
+    assert seconds(32, **ports) == seconds(32, nic_bytes_per_s=5e10)
+    assert seconds(32, **ports) > 1.3 * seconds(32, nic_bytes_per_s=1e11)
+    assert seconds(8, **ports) == seconds(8)
+
+
 def test_a_fused_dispatch_sends_a_token_once_per_node() -> None:
     """[W15] Fused dispatch changes the volume: 8 experts of a token on 2 nodes are 2 copies between nodes, not 8."""
 

@@ -282,7 +282,7 @@ def dispatch_s(
 
     Formula: max(NIC, links) + latency, since the kernels forward while they receive, in chunks of fixed size (no ramp
     on the NIC)
-        NIC    token_bytes * destinations(domains) * (domains-1)/domains
+        NIC    token_bytes * destinations(domains) * (domains-1)/domains, over one port: a rank sends to its peers
         links  token_bytes * destinations(members) * (local-1)/local: every copy reaches its rank over the links of
                the node it entered
     Source: what travels, and which rates are reached: DeepEP README (V1), rates per accelerator in `hardware/*.yaml`.
@@ -291,7 +291,7 @@ def dispatch_s(
     bytes_ = np.asarray(token_bytes, dtype=np.float64)
     far = bytes_ * destinations(reach.domains) * (reach.domains - 1.0) / reach.domains
     near = bytes_ * destinations(reach.members) * (reach.local - 1.0) / reach.local
-    nic = reach.nic_bytes_per_s * network.nic_dispatch_efficiency
+    nic = np.minimum(reach.nic_bytes_per_s, network.nic_port_bytes_per_s or np.inf) * network.nic_dispatch_efficiency
     link = network.link_bytes_per_s * network.dispatch_efficiency * reach.link_share
     wire = np.maximum(far / nic, _ramped_s(near, link, _link_ramp_bytes(network, reach)))
     far_hop_s = np.maximum(reach.nic_hop_s, network.nic_dispatch_hop_latency_s)
