@@ -142,9 +142,13 @@ _LISTS = re.compile(r"--(?:include[ =](?:[\w.-]{1,80}:)?|gpu[_-]ids[ =])(\d[\d,]
 
 
 def listed_devices(words: list[str], variables: Mapping[str, str]) -> int:
-    """How many devices of a node a command, or else its environment, lists by number; 0 where neither does."""
-    found = _LISTS.search(" ".join(words))
-    return (found[1] or found[2]).strip(",").count(",") + 1 if found else int(counts_in(variables).get(SEEN, 0))
+    """How many devices of a node a command, or else its environment, lists by number, or the header of its script gives
+    it; 0 where none does."""
+    if found := _LISTS.search(" ".join(words)):
+        return (found[1] or found[2]).strip(",").count(",") + 1
+    head = {key: value for key, value in variables.items() if key.startswith("SLURM_") and value.isdecimal()}
+    is_given = "SLURM_GPUS_PER_NODE" in head or "SLURM_GPUS" in head
+    return int(counts_in(variables).get(SEEN, 0)) or (_of_header(head)[0] if is_given else 0)
 
 
 _RUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

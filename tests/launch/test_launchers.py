@@ -606,10 +606,12 @@ torchrun --standalone --nnodes=1 --nproc_per_node=$1 -m verl.trainer.fsdp_sft_tr
 """
 
 
-def test_a_script_that_wants_arguments_is_read_with_them_and_says_so_without(folder: Path) -> None:
-    (folder / "tune.sh").write_text(VERL_SFT, encoding="utf-8")
-    with pytest.raises(InputError, match=r"wants arguments: .*--args '<nproc_per_node> <default_local_dir>'"):
+def test_a_script_that_wants_arguments_is_read_with_them_and_asks_for_those_that_count(folder: Path) -> None:
+    (folder / "tune.sh").write_text(VERL_SFT.replace("lora_rank=16", "lora_rank=$2"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"depends on .*--args '<nproc_per_node> <lora_rank>'"):
         read_experiment(folder / "tune.sh")
+    (folder / "tune.sh").write_text(VERL_SFT, encoding="utf-8")
+    assert read_experiment(folder / "tune.sh", 2).world.gpus == 0
     read = read_experiment(folder / "tune.sh", arguments=("4", "out"))
     assert read.world.gpus == 4 and read.row["micro_batch_size"] == 2 and read.seq_length == 2048
     assert read.tuning["lora"]["rank"] == 16 and read.model is not None and read.model.name == "qwen2.5_0.5b"

@@ -1,12 +1,10 @@
 """What a shell script hands to its programs, by bash's own rules; nothing is run.
 
-    script = followed(text, environ={"TP": "4"}, folder=Path("examples"))
-    script.commands
+    followed(text, environ={"TP": "4"}, folder=Path("examples")).commands
 
 Assignments, arrays, expansions, branches, loops, functions, `eval`, `source` of files beside the script, here-documents
 and the text of `bash -c` are followed. Programs are not executed: their words are kept in `commands`. A test that
-cannot be answered (of a file, a program, a variable without a value) is a guess; `guesses` has each, and `choices`
-turns one. `tests/files/test_bash.py` compares with bash itself.
+cannot be answered (of a file, a program, a variable without a value) is a guess; `choices` turns one.
 """
 
 import fnmatch
@@ -25,7 +23,7 @@ from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_output import output_of
 from primus_search.files.shell.shell_syntax import DEEPEST, Block, Node, parsed, test_pieces
 from primus_search.files.shell.shell_tests import OUTPUT, Tests, short
-from primus_search.files.shell.shell_variables import ASSIGNMENT, MARK, Variables, counts_in, header_variables
+from primus_search.files.shell.shell_variables import ASSIGNMENT, MARK, VISIBLE, Variables, counts_in, header_variables
 
 MOST_WORDS, MOST_STEPS, MOST_TRIES = 100_000, 50_000, 40
 _SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh")
@@ -107,7 +105,7 @@ class Script:
     """A script that is followed command by command, and what was found on the way.
 
     commands   words of each program that is started
-    before     variables that stand before each of them (`A=1 program`)
+    before     variables that stand before each of them (`A=1 program`), and the devices that are listed then
     guesses    tests that cannot be answered, by where they stand; `choices` has answers to take instead
     guards     tests of variables that are empty, and their answer where they were filled in
     open       those of both whose branches are being followed
@@ -139,15 +137,15 @@ class Script:
         self.variables = Variables(environ=self.environ, output=self._output)
         self._tests = Tests(self.variables)
 
-    @property
-    def header(self) -> dict[str, str]:
-        """Variables by which Slurm, an operator of Kubernetes or torch starts it."""
-        return header_variables(self.text) | counts_in(self.last)
+    def header(self, words: list[str]) -> dict[str, str]:
+        """Variables by which Slurm, an operator of Kubernetes or torch starts one of its programs."""
+        return header_variables(self.text) | counts_in(self.variables_of(words))
 
-    @property
-    def last(self) -> dict[str, str]:
-        """Variables of its last program."""
-        return {**self.variables.values, **(self.before[-1] if self.before else {})}
+    def variables_of(self, words: list[str]) -> dict[str, str]:
+        """Variables of one of its programs, of the last for other words; devices as they are listed then."""
+        kept = {name: value for name, value in self.variables.values.items() if name not in VISIBLE or not self.before}
+        at = next((at for at, one in enumerate(self.commands) if one is words), -1)
+        return kept | (self.before[at] if self.before else {})
 
     def follow(self, text: str) -> bool:
         """Follow further commands; the status of the last."""
@@ -235,7 +233,7 @@ class Script:
                 return
             opened = len(self.open)
             goes_on = is_for or self._run(node.blocks[0], asks=True) is not (node.words[0] == "until")
-            guessed = [at for at in self.open[opened:] if at in self.guesses]
+            guessed = self.open[opened:] = [at for at in self.open[opened:] if at in self.guesses]
             if guessed and all(name.isdigit() for at in guessed for name in self.guesses[at].names):
                 for at in guessed:  # options that it may be started with
                     self.guesses.pop(at, None)
@@ -385,7 +383,7 @@ class Script:
                 self.missing += [rest[0]] if word in ("source", ".") else []
                 break
         self.commands.append(words)
-        self.before.append(self._before)
+        self.before.append({k: v for k, v in self.variables.values.items() if k in VISIBLE} | self._before)
         if asks:
             self._tests.doubts.append(f"{OUTPUT}{short(' '.join(words))})")
             return bool(self._guess(node.at, 0, (1,)))
@@ -431,23 +429,25 @@ class Script:
 
     def _test(self, pieces: list[str], at: int) -> bool:
         """A test: of words, numbers, or files, which are guesses."""
-        self._tests.doubts.clear()
-        self._tests.empty.clear()
-        value, _ = self._tests.joined(pieces)
-        if self._tests.doubts:
-            return bool(self._guess(at, int(value), (int(not value),)))
-        if self._tests.empty and at in self.choices:
-            self.variables.values |= {name: f"{MARK}{name}{MARK}" for name in self._tests.empty}
-            return bool(self.choices[at])
-        if self._tests.empty:
-            self.guards[at] = not value
-            self.open.append(at)
-        return value
+        self._tests.clear()
+        return self._answered(self._tests.joined(pieces)[0], at)
 
     def _counted(self, text: str, at: int) -> bool:
-        self._tests.doubts.clear()
+        self._tests.clear()
+        self._tests.counts(text)
         value = [self._tests.known([self.variables.number(part)])[0] for part in text.split(",")][-1] not in ("", "0")
-        return bool(self._guess(at, int(value), (int(not value),))) if self._tests.doubts else value
+        return self._answered(value, at)
+
+    def _answered(self, value: bool, at: int) -> bool:
+        """The answer to a test: a guess, or what it is where the variables that are empty are filled in."""
+        names = self._tests.empty
+        if self._tests.doubts:
+            return bool(self._guess(at, int(value), (int(not value),)))
+        if names and at not in self.choices:
+            self.guards[at] = not value
+            self.open.append(at)
+        self.variables.values |= {one: f"{MARK}{one}{MARK}" for one in names if one != "#" and at in self.choices}
+        return bool(self.choices.get(at, value)) if names else value
 
     def written(self, name: str) -> str:
         """The text that the script writes into a file (`cat > FILE <<EOF`), variables filled in; empty where none."""
@@ -464,7 +464,7 @@ class Script:
         return "\n".join(said) if is_known else f"{MARK}{OUTPUT}{short(command)}){MARK}"
 
     def _says(self, words: list[str]) -> bool:
-        """Whether a command only writes text, which is kept for the `$(...)` around it."""
+        """Whether a command only writes text, kept for the `$(...)` around it."""
         if words[:2] == ["printf", "-v"]:
             self.variables.values[words[2]] = words[3].replace("%s", words[4], 1) if len(words) > 4 else ""
             return True

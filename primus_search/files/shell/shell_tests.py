@@ -37,6 +37,15 @@ class Tests:
         self.doubts += [name for word in words for name in UNSET.findall(word) if name not in self.doubts]
         return [UNSET.sub("", word) for word in words]
 
+    def clear(self) -> None:
+        """Begin with another test."""
+        self.doubts.clear()
+        self.empty.clear()
+
+    def counts(self, text: str) -> None:
+        """Note that a text counts the arguments of a script that is given none: they may be filled in by hand."""
+        self.empty += ["#"] if "$#" in text and not self.variables.arguments and self.variables.depth <= 1 else []
+
     def joined(self, pieces: list[str], signs: tuple[tuple[str, ...], ...] = _JOINTS) -> tuple[bool, list[str]]:
         """Tests between the first signs, inside them those between the others; and the pieces behind."""
         if not signs:
@@ -58,6 +67,7 @@ class Tests:
             return value, rest[1:]
         sign = pieces[1] if len(pieces) > 2 else ""
         if sign in ("=", "==", "!=", "=~", "<", ">", "\\<", "\\>", *_NUMERIC):
+            self.counts(f"{pieces[0]} {pieces[2]}")
             left, right = self.known([self.variables.text(pieces[0]), self.variables.text(pieces[2])])
             return self._compared(left, sign.lstrip("\\"), right), pieces[3:]
         if len(pieces) > 1 and pieces[0] in ("-z", "-n"):

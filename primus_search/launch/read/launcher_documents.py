@@ -242,6 +242,25 @@ def options_of(made: Sequence[CallRecord]) -> dict[str, Any]:
     return {key: one for key, one in pairs if isinstance(one, str | int | float) and one != ""}
 
 
+LENGTH = re.compile(
+    r"(?:^|[._])(?:max_|model_max_|train_)?(?:seq|context|input|source|src|cutoff|text|token)\w{0,12}len(?:gth)?$"
+    r"|(?:^|[._])max_len(?:gth)?$"
+)
+"""What a key is called that cuts rows of text."""
+
+
+def own_lengths(path: Path, words: list[str]) -> dict[str, Any]:
+    """The lengths that a program beside a script has by default, where its command gives none."""
+    flags = dict(command_settings(words))
+    files = (beside(path.parent, word) for word in words if word.endswith(".py") and "=" not in word)
+    if any(map(LENGTH.search, flags)) or not (file := next(files, None)):
+        return {}
+    with suppress(InputError, ValueError):
+        options = options_of(calls_of(file, read_text(file, most=MAX_TABLE_BYTES), flags))
+        return {key: value for key, value in options.items() if LENGTH.search(key)}
+    return {}
+
+
 def required_of(made: Sequence[CallRecord]) -> str:
     """The line that gives a program the options that it requires; empty where it requires none."""
     given = (one for call in made if call.name == ARGUMENTS for one in call.fields.values())

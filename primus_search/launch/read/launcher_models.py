@@ -35,7 +35,10 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
         what = f"{resized}: {given[resized]}: another model than {named}; give --model its config.json"
         what = as_script_text(what)
         return None, (Problem(shown(path), what),)
-    if found := next((model for one in names if (model := model_named(one, launcher.models))), None):
+    known = (
+        model_named(one, launcher.models) for one in names[: 1 if UNSET.search(named.rpartition("/")[2]) else None]
+    )
+    if found := next(filter(None, known), None):
         return found, ()
     is_own = bool(named) and "\0" not in named
     file = beside(path.parent, named if named.endswith(".json") else f"{named}/config.json") if is_own else None

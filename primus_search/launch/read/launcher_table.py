@@ -1,7 +1,6 @@
 """What other launchers call the settings of a contract: one table for each, `spaces/keys/launchers.yaml`."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -9,6 +8,7 @@ from typing import Any
 
 from primus_search.files.known_keys import key_table
 from primus_search.files.plain_forms import from_plain
+from primus_search.files.shell.shell_variables import MARK
 from primus_search.launch.adapters import LoraKeys
 from primus_search.launch.document_packing import PackingKeys
 from primus_search.launch.policies import PolicyKeys
@@ -116,18 +116,25 @@ class Launcher:
         return {**document, **{k.removeprefix(section): v for k, v in document.items() if k.startswith(section)}}
 
     def _lifted(self, document: Settings) -> dict[str, Any]:
-        """A document with what the launcher knows of its sections outside of them; sections of adapters stay, too."""
+        """A document with what the launcher knows of its sections outside of them; sections of adapters stay, too. What
+        counts and differs between sections is a `MARK`ed name."""
+        of_formulas = {name for ways in self.formulas.values() for way in ways for name in re.findall(r"[a-z]\w*", way)}
         known = {*self.renamed, *self.translated, *self.overrules, *self.model, *self.own, *self.lora.read}
-        known |= {*self.packing.read, *self.refused, *self.effects, *self.irrelevant}
-        known |= {name for ways in self.formulas.values() for way in ways for name in re.findall(r"[a-z]\w*", way)}
-        counts = Counter(key.rpartition(".")[2] for key in document)
-        ends = {
-            key: end
-            for key in document
-            if counts[end := key.rpartition(".")[2]] == 1 and {end} & known and {key} - known
-        }
+        known |= {*self.packing.read, *self.refused, *self.effects, *self.irrelevant, *of_formulas}
+        values: dict[str, dict[str, Any]] = {}
+        for key, value in document.items():
+            section, _, end = key.rpartition(".")
+            values.setdefault(end, {})[section] = value
+        said: dict[str, Any] = {}
+        for end in (values.keys() & known) - document.keys():
+            first, *others = values[end].values()
+            if all(one == first for one in others):
+                said[end] = first
+            elif end in {*self.renamed, *self.model, *of_formulas}:
+                said[end] = f"{MARK}{end} (of {', '.join([*values[end]][:3])}){MARK}"
+        ends = {key: end for key in document if (end := key.rpartition(".")[2]) in said and key not in known}
         stay = {key: one for key, one in document.items() if key not in ends or re.search(r"lora|peft", key)}
-        return {**stay, **{end: document[key] for key, end in ends.items()}}
+        return {**stay, **{end: said[end] for end in ends.values()}}
 
 
 @lru_cache(maxsize=1)

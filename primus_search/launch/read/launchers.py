@@ -31,9 +31,11 @@ from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import (
     ENDS,
+    LENGTH,
     beneath,
     named_beside,
     of_program,
+    own_lengths,
     said_by,
     settings_of,
     written,
@@ -91,17 +93,24 @@ def _of_script(
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, said_by(path, one, launcher.ends))] or runs
-    own = {key: written(value) for key, value in script.last.items()} if launcher.exports else {}
+    words = runs[-1] if runs and not launcher.exports else []
+    variables = script.variables_of(words)
+    own = {key: written(value) for key, value in variables.items()} if launcher.exports else {}
     runs = [[]] if launcher.exports else runs
-    words = runs[-1] if runs else []
     documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
     given = own | documents
     for key, value in command_settings(words):
-        given |= {} if key in documents and str(value).endswith(ENDS) else {key: written(value)}
+        given |= {} if key in documents and str(value).endswith(ENDS) else {_in_full(launcher, key): written(value)}
     if program := program_named(words):
         given[PROGRAM] = program
     given = beneath(path, launcher, given, str(given.get(PROGRAM, ""))) | given
-    return given, runs, {**os.environ, **header_variables(script.text), **script.last}
+    return given, runs, {**os.environ, **header_variables(script.text), **variables}
+
+
+def _in_full(launcher: Launcher, key: str) -> str:
+    """The name of an option that counts and that another, which is none, begins: what argparse takes it for."""
+    whole = [one for one in (*launcher.renamed, *names_in(launcher)) if one.startswith(f"{key}_")]
+    return whole[0] if len({*whole}) == 1 and _role(launcher, key, {*launcher.model}) == "noted" else key
 
 
 def _has_keys(launcher: Launcher, given: Settings) -> bool:
@@ -199,6 +208,7 @@ def read_launcher(
         script = bash.followed(text, os.environ, path.parent)
         given, runs, variables = _of_script(path, script, launcher)
         guessed = _guessed(path, text, script, launcher, given)
+        given = (own_lengths(path, runs[-1]) if runs and "seq_length" in launcher.assumed else {}) | given
         if not runs:
             left = f"line {script.left}: the script exits before it starts a training"
             how = (
@@ -239,15 +249,16 @@ def of_given(
     spread = [given[SPREAD]] if SPREAD in given and not launcher.layers else []
     values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
     tuned = (*launcher.lora.numbers, *(launcher.lora.bases if holds(given, launcher.lora.when) else ()))
-    of_program = [*(given[key] for key in tuned if key in given), *([name] if not loaded else [])]
-    _refuse_unknown(launcher, given, [*values, *(of_program if launcher.calls else [])], line)
+    values += [given[key] for key in tuned if key in given] + [name] * (launcher.calls and not loaded)
+    _refuse_unknown(launcher, given, values, line)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     by_default = launcher.lora.left_open(given) if lora else ()
+    found |= {"state_format": "stack"} if lora and found.get("state_format") == "bf16_all" else {}  # peft's are in FP32
     tuning = lora | policy if "policy" in policy else policy | lora
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
-    cuts = any(_LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
+    cuts = any(LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
     of_gpus = sized(launcher, given, found, started.gpus or world, loaded).keys() - {k for k, v in found.items() if v}
     assumed = {
         key: row
@@ -266,7 +277,7 @@ def of_given(
     lowered = [f"{MICRO_BATCH} = {has}: {wanted} do not divide a replica's share of the batch"] if is_less else []
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         found |= {name: 2 * whole(name, found[name], least=1) for name in (BATCH, MICRO_BATCH) if name in found}
-    found = {key: _as_script_words(value) for key, value in found.items()}
+    found = {key: as_script_text(value) if isinstance(value, str) else value for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract
     read = meant(path, load_framework(launcher.contract), found, started.gpus or world, loaded, started)
     return replace(
@@ -291,10 +302,6 @@ def of_given(
             *(launcher.notes_alone if started.gpus == 1 else ()),
         ),
     )
-
-
-def _as_script_words(value: Any) -> Any:
-    return as_script_text(value) if isinstance(value, str) else value
 
 
 def _refuse_unknown(launcher: Launcher, given: Settings, values: Sequence[Any], line: str) -> None:
@@ -363,7 +370,7 @@ def _refuse(launcher: Launcher, given: Settings) -> None:
     for pattern, reasons in launcher.refused.items():
         for key in fnmatch.filter(given, pattern) if "*" in pattern else [pattern] if pattern in given else []:
             if why := next((reason for words, reason in reasons.items() if fits(given[key], words)), ""):
-                raise NotModelled(f"{key}: {shortened(_as_script_words(given[key]))}: {why}")
+                raise NotModelled(f"{key}: {as_script_text(shortened(given[key]))}: {why}")
     sections = {one.partition(".")[0] for one in launcher.layers}
     shaped = (key for key in given if "." in key and key.partition(".")[0] in sections)
     if others := [one for one in shaped if not any(fnmatch.fnmatchcase(one, name) for name in launcher.layers)]:
@@ -378,13 +385,6 @@ def _of_model(name: str, given: Model | None, loaded: Model | None) -> Iterator[
     elif not given and loaded and (base := named_after(name)):
         yield f"{name} is taken as {base}, by its name"
     yield from (f"{name}: {said}" for has, said in key_table("language_parts")["said"].items() if re.search(has, name))
-
-
-_LENGTH = re.compile(
-    r"(?:^|[._])(?:max_|model_max_|train_)?(?:seq|context|input|source|src|cutoff|text|token)\w{0,12}len(?:gth)?$"
-    r"|(?:^|[._])max_len(?:gth)?$"
-)
-"""What a key is called that cuts rows of text."""
 
 
 def _is_open(launcher: Launcher, key: str, found: Settings, stated: Settings) -> bool:
@@ -406,6 +406,8 @@ def _world(launcher: Launcher, given: Settings, words: list[str], variables: Map
     alone = int(bool(launcher.alone) and holds(given, launcher.alone))
     own = launcher.processes or alone if words else alone
     each = each or (0 if world else own or listed_devices(words, variables))
+    head = variables.get("SLURM_NNODES", "") if words[:1] == ["srun"] else ""  # what it starts on every node
+    nodes = nodes or (int(head) if head.isdecimal() else 0)
     return World(each * max(nodes, 1), each) if each else world
 
 

@@ -100,6 +100,9 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         found = {key: value for key, value in found.items() if str(value) not in OF_ITS_FORKS.get(key, ())}
         found = {OF_ITS_NAMES.get(key, key): value for key, value in found.items()}
         found |= {"normalization": "RMSNorm"} if found.get("normalization") == "rmsnorm" else {}
+        found |= {"position_embedding_type": "rope"} if found.get("position_embedding_type") == "rotary" else {}
+        if found.get("checkpoint_activations"):  # what it sets goes before these (megatron/arguments.py)
+            found = {key: one for key, one in found.items() if key not in ("recompute_granularity", "recompute_method")}
     text = found.pop(WRITTEN, "")
     name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name

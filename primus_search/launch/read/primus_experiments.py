@@ -65,7 +65,7 @@ _EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
 def of_command(path: Path, text: str, world: int, model: Model | None) -> Experiment:
     """The job that the last command of a script starts. Raises ValueError where it starts none, or without its file."""
     script = bash.followed(text, os.environ, path.parent, starts=STARTS)
-    values = {**os.environ, **header_variables(text), **script.last}
+    values = {**os.environ, **header_variables(text), **script.variables_of([])}
     runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
     if not runs and (script.commands or not EXPORTS.search(text)):
         left = f": it exits in line {script.left}; give what it is started with by --args '...'"

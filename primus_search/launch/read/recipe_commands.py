@@ -102,7 +102,7 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
         if unset := UNSET.search(" ".join([name, *counted])):
             raise ValueError(f"depends on {unset[1]}: set it in the environment (NAME=value before the command)")
         gpus, per_node = (whole_number(given.get(key, "")) or 0 for key in ("gpus", "per_node"))
-        world = World(gpus, per_node) if gpus else world_of(words, script.header, folder)
+        world = World(gpus, per_node) if gpus else world_of(words, script.header(words), folder)
         if recipe.settings:
             laid, flat = (plain, stem) if is_flat else (overrides, "")
             overrides = _beneath(name, recipe, flat, world.gpus, overrides, laid) | overrides

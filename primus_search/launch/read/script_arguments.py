@@ -98,7 +98,7 @@ def _settings(script: bash.Script) -> dict[str, Any]:
         return _arguments(listed + texts) | {key: value for _, found, _ in runs for key, value in found.items()}
     words, last, before = trainings[-1]
     differs = {key for _, one, _ in trainings for key in one.keys() | last.keys() if one.get(key) != last.get(key)}
-    launched = world_of(words, script.header, script.folder)
+    launched = world_of(words, script.header(words), script.folder)
     started = {WORLD: str(launched.gpus), PER_NODE: str(launched.per_node)} if launched else {}
     started |= {NODES: str(launched.nodes)} if launched.nodes else {}
     return last | ({STARTS: differs} if differs else {}) | started | variables_of({**script.variables.values, **before})

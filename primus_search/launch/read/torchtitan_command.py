@@ -91,7 +91,7 @@ def _started(text: str, folder: Path) -> Started:
     if words[at].endswith("run_train.sh"):
         each = int(n) if (n := variables.get("NGPU", USUAL["NGPU"])).isdecimal() else 0
         return Started(words[at + 1 :], variables, World(each, each))
-    return Started(words[at + 1 :], variables, world_of(words, script.header, folder))
+    return Started(words[at + 1 :], variables, world_of(words, script.header(words), folder))
 
 
 def _of_job_file(path: Path, name: str, flags: list[str], gpus: int, model: Model | None) -> Experiment:
