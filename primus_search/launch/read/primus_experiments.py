@@ -124,8 +124,8 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
     framework = load_framework("primus")
     settings = experiment_settings(document, path)
     if earlier := settings.keys() & EARLIER.keys():
-        own = primus_file("primus_turbo.yaml", path.parent, os.environ, TRAINER_FOLDER)
-        older = [key for key in earlier if own and EARLIER[key] not in own[0].data]
+        turbo = primus_file("primus_turbo.yaml", path.parent, os.environ, TRAINER_FOLDER)
+        older = [key for key in earlier if turbo and EARLIER[key] not in turbo[0].data]
         settings |= {EARLIER[key]: settings.pop(key) for key in older}
     found, origin = translated(framework, settings)
     problems: list[Problem] = []
