@@ -30,6 +30,7 @@ SAID = {
     "job.sbatch": ("#SBATCH --nodes 4\nsrun bash inner.sh", "is a Slurm wrapper: give the script or file"),
     "other.yaml": ("tp_size: 4\ncutoff_len: 2048", "is a YAML of no launcher that is read, with tp_size, cutoff_len"),
     "base_model.yaml": ("name_or_path: ???\nbatch_size: 32", "is the part of a configuration that names a model"),
+    "kd.sh": ("deepspeed pretrain_gpt.py --num-layers 4 --kd --num-layers-teacher 8", "distils a teacher (--kd"),
     "matrix.yaml": ("ConfigContainer: {}\nperf_matrix:\n  h100: {}", "is a matrix of jobs of Megatron-Bridge's"),
     "given.sh": (
         "torchrun -m lm_engine.finetune --config ${1}",

@@ -118,6 +118,7 @@ MANIFESTS = {
     "SkyPilot": """num_nodes: {n}
 resources: {{accelerators: "H100:{m}"}}
 run: |
+  if [ "$SKYPILOT_NODE_RANK" != "0" ]; then sleep infinity; exit 0; fi
   torchrun --nnodes $SKYPILOT_NUM_NODES --nproc_per_node $SKYPILOT_NUM_GPUS_PER_NODE {job}
 """,
 }

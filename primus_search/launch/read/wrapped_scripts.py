@@ -87,6 +87,8 @@ WORLD = (
     ("PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE"),
 )
 """Variables that operators of Kubeflow, SkyPilot and dstack set for nodes and for devices of one."""
+RANKS = ("PET_NODE_RANK", "SKYPILOT_NODE_RANK", "DSTACK_NODE_RANK")
+"""What they call the number of a node; the first one starts the job."""
 
 
 def _started(node: Any) -> Iterator[str]:
@@ -95,6 +97,7 @@ def _started(node: Any) -> Iterator[str]:
     nodes = 0 if any(copies == UNKNOWN for copies, _ in pods) else sum(copies for copies, _ in pods)
     for names, count in zip(WORLD, (nodes, pods[0][1] if pods else 0), strict=True):
         yield from (f"export {name}={count}" for name in names if count > 0)
+    yield from (f"export {name}=0" for name in RANKS if nodes > 0)
 
 
 UNKNOWN = -1
