@@ -62,7 +62,7 @@ def outcome(path: Path, expect: str) -> tuple[str, str]:
     """What becomes of a file: one of `KINDS`, and the reason or the job."""
     text = path.read_text(encoding="utf-8", errors="replace")
     named = re.search(
-        r"(?:--gpu |config_(?:DGX)?|dgx_)(gb?[23]00)(?!\d)|mi3|primus-cli", f"{path} {text}", re.IGNORECASE
+        r"(?:--gpu |config_(?:DGX)?|dgx_)(gb?[23]00)(?!\d)|mi3|primus-cli|pre_trainer:", f"{path} {text}", re.IGNORECASE
     )
     try:
         begun = start(path, (named[1] or "mi355x").lower() if named else "h100", 0)
