@@ -108,11 +108,11 @@ def own_error(runs: Sequence[MeasuredRun]) -> Floats:
 
 def heard(runs: Sequence[MeasuredRun], residuals: Floats) -> float:
     """Share of a move to the runs that counts: z / (1 + z), with z the variance that log(measured / projected) of the
-    runs shows over that of runs of a cluster that is as expected; less where it is far for so few runs, which is of a
-    configuration more often than of the cluster (docs/dev/learning_log.md, 2026-11-29)."""
+    runs shows over that of runs of a cluster that is as expected, times their number; less where it is far for so few
+    runs, which is of a configuration more often than of the cluster (docs/dev/learning_log.md, 2026-11-29)."""
     usual = own_error(runs) + np.square([GROUP_ERROR * group_of(run.job).spread for run in runs])
-    shown = float(np.sum(residuals**2 / usual))
     count = max(len(runs), 1)
+    shown = count * float(np.sum(residuals**2 / usual))
     far = float(np.sum(residuals**2)) / count / (FAR * count) ** 2
     return shown / (1.0 + shown) / (1.0 + far)
 
