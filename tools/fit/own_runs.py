@@ -20,6 +20,7 @@ from primus_search.evidence.validate.scores import Score, duplicate_weights, sco
 from primus_search.files.evidence_files import load_sites
 from primus_search.learning.inference.hypotheses import shipped_hypotheses
 from primus_search.learning.inference.projected_runs import Evidence, evidence_of, log_rates, reference_of
+from primus_search.learning.inference.shared_errors import group_of
 from primus_search.learning.site_stack import learn_stack, suggested_by
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
@@ -53,7 +54,8 @@ def unseen(trained: Path, others: Sequence[Path]) -> dict[str, list[MeasuredRun]
 
 def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = False) -> dict[int, tuple[float, ...]]:
     """By number of runs learned from, of the others over random draws: median error before, median and 90th percentile
-    after, share inside their bands, median and 90th percentile of one factor. is_mixed: one software."""
+    after, share inside their bands, median and 90th percentile of one factor, median after of models on devices that a
+    run was of, NaN where there is none. is_mixed: one software."""
     rng = np.random.default_rng(1)
     seen = evidence_of(shipped_hypotheses(), runs)
     plain = np.array([log_rates(run.cluster.stack, [reference_of(run)])[0] for run in runs])
@@ -71,10 +73,11 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
                 if left:
                     parts.append(np.vstack([before[left], _errors(seen, plain, taught, left)]))
         if parts:
-            first, own, by_factor, within, weights = np.concatenate(parts, axis=1)
+            first, own, by_factor, within, is_told, weights = np.concatenate(parts, axis=1)
             known, learned, alone = (score(errors, weights) for errors in (first, own, by_factor))
-            inside = float((within * weights).sum() / weights.sum())
-            found[k] = (known.median_abs_error, *_ends(learned), inside, *_ends(alone))
+            inside, told = float((within * weights).sum() / weights.sum()), is_told > 0.0
+            of_told = score(own[told], weights[told]).median_abs_error if told.any() else float("nan")
+            found[k] = (known.median_abs_error, *_ends(learned), inside, *_ends(alone), of_told)
     return found
 
 
@@ -90,7 +93,8 @@ def _before(runs: Sequence[MeasuredRun]) -> Floats:
 
 
 def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
-    """Of the runs that are left: errors after learning and by one factor, whether inside the band, weights."""
+    """Of the runs that are left: errors after learning and by one factor, whether inside the band and of a model on a
+    device that was learned from, weights."""
     lessons, others = ([seen.runs[i] for i in part] for part in (taught, left))
     archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
     hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
@@ -99,7 +103,8 @@ def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence
     above = np.log([run.tokens_per_s_per_gpu for run in seen.runs]) - plain
     factor = np.expm1(np.median(above[taught]) - above[left])
     weights = duplicate_weights(run.duplicate_key for run in others)
-    return np.array([[row.error for row in rows], factor, [row.is_inside for row in rows], weights])
+    is_told = [group_of(run.job) in site.posterior.groups for run in others]
+    return np.array([[row.error for row in rows], factor, [row.is_inside for row in rows], is_told, weights])
 
 
 def _ends(found: Score) -> tuple[float, float]:
@@ -110,16 +115,17 @@ def lines(trained: Path, others: Sequence[Path], draws: int, *, is_mixed: bool =
     """One line per publisher and number of runs, and the means over publishers."""
     by_publisher = unseen(trained, others)
     found = spread(lambda one: errors_after(one, draws, is_mixed=is_mixed), list(by_publisher.values()), at_least=2)
-    out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   before | learned: median, 90th percentile, inside | one factor"]
+    head = "before | learned: median, 90th percentile, inside | one factor | models told"
+    out = [f"{'publisher':<44}{'runs':>5}{'k':>4}   {head}"]
     for (name, runs), own in zip(by_publisher.items(), found, strict=True):
         out += [_line(name, len(runs), k, figures) for k, figures in own.items()]
     for k in TAUGHT:
         every = np.array([own[k] for own in found if k in own])
-        out.append(_line("mean over publishers", len(every), k, every.mean(axis=0).tolist()))
+        out.append(_line("mean over publishers", len(every), k, np.nanmean(every, axis=0).tolist()))
     return out
 
 
 def _line(name: str, count: int, k: int, figures: Sequence[float]) -> str:
-    before, median, p90, inside, factor_median, factor_p90 = figures
+    before, median, p90, inside, factor_median, factor_p90, told = figures
     own = f"{before:6.1%} |{median:6.1%}{p90:8.1%}{inside:6.0%}"
-    return f"{name[:43]:<44}{count:>5}{k:>4}   {own} |{factor_median:7.1%}{factor_p90:8.1%}"
+    return f"{name[:43]:<44}{count:>5}{k:>4}   {own} |{factor_median:7.1%}{factor_p90:8.1%} |{told:6.1%}"

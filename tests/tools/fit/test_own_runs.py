@@ -28,10 +28,11 @@ def test_one_factor_explains_runs_that_are_one_factor_off_and_learning_nearly_do
     ]
     found = errors_after(slow, draws=1)
     assert list(found) == [1, 3]
-    for before, median, p90, inside, factor_median, factor_p90 in found.values():
+    for before, median, p90, inside, factor_median, factor_p90, told in found.values():
         assert before > median
         assert factor_median == pytest.approx(0.0, abs=1e-9) and factor_p90 == pytest.approx(0.0, abs=1e-9)
         assert median <= p90 < 0.075 and inside == 1.0  # of 16 %, 1 / (1 + z) of which one run leaves (`heard`): .073
+        assert told == pytest.approx(median)  # all of one model on one device
 
 
 @pytest.mark.in_turn
