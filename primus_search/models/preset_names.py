@@ -75,7 +75,8 @@ _CACHED = re.compile(r"(?:^|/)models--([\w.-]{1,80}?)--([\w.-]{1,120})(?:/|$)")
 def _tail(name: str) -> str:
     cached = _CACHED.search(name)
     plain = re.sub(r"/snapshots(?:/[^/]{0,80})?$", "", name.strip().rstrip("/"))  # of ModelScope's
-    return (cached[2] if cached else plain.rpartition("/")[2]).lower()
+    tail = (cached[2] if cached else plain.rpartition("/")[2]).lower()
+    return re.sub(r"^<(?:path[-_ ]to[-_ ])?(?:(?:the|your)[-_ ])?|>$", "", tail)  # to be filled in
 
 
 def _stripped(tail: str) -> Iterator[str]:

@@ -39,6 +39,15 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
         f"torchrun --nproc_per_node 8 sft.py {TUNE} --output_dir $2",
         {"gpus": 8, "batch": 16},
     ),
+    "grpo.sh": (
+        "torchrun --nproc_per_node 8 src/grpo.py --output_dir <OUTPUT_DIR> --model_name_or_path <PATH-TO-Qwen2-VL-2B> "
+        "--max_prompt_length 1024 --per_device_train_batch_size 1 --gradient_accumulation_steps 2",
+        {"model": "qwen2.5_1.5b", "micro_batch_size": 1, "seq_length": 1536, "batch": 16},
+    ),
+    "ray.yaml": (
+        "model_name_or_path: Qwen/Qwen3-4B\nfinetuning_type: full\ncutoff_len: 2048\nray_num_workers: 4\n",
+        {"gpus": 4},
+    ),
     "twice.yaml": (
         "train: {args: {per_device_train_batch_size: 2, gradient_checkpointing: true, max_length: 2048}}\n"
         "model: {main: {model_name_or_path: Qwen/Qwen3-8B, gradient_checkpointing: true}}\n"
@@ -85,6 +94,23 @@ def test_what_a_public_file_leaves_open_is_said(name: str, text: str, said: str,
     except InputError as error:
         problems = tuple(error.problems)
     assert any(said in problem.what for problem in problems), problems
+
+
+def test_a_new_model_is_that_of_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(
+        '{"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, '
+        '"intermediate_size": 1024, "vocab_size": 32000, "torch_dtype": "bfloat16"}'
+    )
+    command = "torchrun --nproc_per_node 8 run_clm.py --config_name /data/own.json --block_size 1024 --bf16"
+    (tmp_path / "run.sh").write_text(f"{command} --per_device_train_batch_size 4")
+    assert_read(tmp_path / "run.sh", {"model": "own", "seq_length": 1024, "state_format": "stack", "batch": 32})
+
+
+def test_a_length_by_a_name_of_its_own_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(f"{TUNE.partition(' --max')[0]} --total_length 2048".replace(" --", "\n")[2:])
+    text = (tmp_path / "own.yaml").read_text()
+    (tmp_path / "own.yaml").write_text("\n".join(line.replace(" ", ": ", 1) for line in text.splitlines()))
+    assert read_experiment(tmp_path / "own.yaml", 8).seq_length is None
 
 
 def test_a_length_is_that_of_the_program_beside_a_script(tmp_path: Path) -> None:

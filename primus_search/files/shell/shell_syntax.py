@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?<!\w)[A-Za-z_]\w*+(?:\[[^\]]{0,200}\])?\+?=$")
 _REDIRECTION = re.compile(r"(?:\d{1,4}|&)?(?:<<<|<<-?|<&|<>|>>|>&|>\||<(?!\()|>(?!\())")
-_PLACEHOLDER = re.compile(r"<(?:[A-Z_]{3,40}|[A-Za-z][\w./-]{0,40}(?: [\w./-]{1,40}){1,12})>")
+_PLACEHOLDER = re.compile(
+    r"<(?:[A-Z_]{3,40}|(?i:path|your)[-_][\w./-]{1,80}|[A-Za-z][\w./-]{0,40}(?: [\w./-]{1,40}){1,12})>"
+)
 """What a reader is to fill in (`<PATH TO THE DATA>`), which bash takes for two redirections."""
 DEEPEST = 40
 """Brackets, commands and references inside each other; deeper ones are refused."""

@@ -243,7 +243,7 @@ def options_of(made: Sequence[CallRecord]) -> dict[str, Any]:
 
 
 LENGTH = re.compile(
-    r"(?:^|[._])(?:max_|model_max_|train_)?(?:seq|context|input|source|src|cutoff|text|token)\w{0,12}len(?:gth)?$"
+    r"(?:^|[._])(?:max_|model_max_|train_)?(?:seq|total|context|input|source|src|cutoff|text|token)\w{0,12}len(?:gth)?$"
     r"|(?:^|[._])max_len(?:gth)?$"
 )
 """What a key is called that cuts rows of text."""
