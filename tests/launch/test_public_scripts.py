@@ -50,9 +50,10 @@ FILES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "twice.yaml": (
         "train: {args: {per_device_train_batch_size: 2, gradient_checkpointing: true, max_length: 2048}}\n"
+        "ds: {gradient_accumulation_steps: auto}\nopt: {gradient_accumulation_steps: 4}\n"
         "model: {main: {model_name_or_path: Qwen/Qwen3-8B, gradient_checkpointing: true}}\n"
         "export: {max_length: 2048}\n",
-        {"recompute": "full", "seq_length": 2048},
+        {"recompute": "full", "seq_length": 2048, "batch": 128},
     ),
 }
 

@@ -124,7 +124,8 @@ class Launcher:
         values: dict[str, dict[str, Any]] = {}
         for key, value in document.items():
             section, _, end = key.rpartition(".")
-            values.setdefault(end, {})[section] = value
+            if value != "auto":  # of DeepSpeed's section
+                values.setdefault(end, {})[section] = value
         said: dict[str, Any] = {}
         for end in (values.keys() & known) - document.keys():
             first, *others = values[end].values()
