@@ -349,7 +349,12 @@ _EXPECTED = {
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
 }
-_LIMITS = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt"), "greater_than": ("above", "gt")}
+_LIMITS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
 
 
 def _sentence(keys: Keys, details: list[dict[str, Any]], after: Sized) -> str:

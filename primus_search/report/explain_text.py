@@ -142,10 +142,13 @@ def _ablation(e: Explained) -> Group:
     return Group("What each knob gives", found, note)
 
 
-def _folded(text: str, most: int = 20) -> str:
+LONGEST_NAME = 20
+
+
+def _folded(text: str) -> str:
     """Long names on two lines at an underscore, where a table would cut them anywhere."""
-    folds = ((word, word.rfind("_", 0, most) + 1) for word in text.split(" "))
-    return " ".join(word if len(word) <= most or not at else f"{word[:at]}\n{word[at:]}" for word, at in folds)
+    folds = ((word, word.rfind("_", 0, LONGEST_NAME) + 1) for word in text.split(" "))
+    return " ".join(word if len(word) <= LONGEST_NAME or not at else f"{word[:at]}\n{word[at:]}" for word, at in folds)
 
 
 def _sensitivity(e: Explained) -> Group:

@@ -1,14 +1,19 @@
 """Files and numbers from outside are bounded: how much is read, what a number may be, how far a word expands."""
 
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel, BeforeValidator
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import cache_folder, expanded, read_bytes
 from primus_search.declare import make_space
+from primus_search.declare.space_schema import SpaceFile
 from primus_search.files.search_path import FileKind, find, roots
 from primus_search.values.layout import MAX_SIGNS, expand
 
@@ -20,6 +25,29 @@ def problem_of(**changes: object) -> str:
     with pytest.raises(InputError) as caught:
         make_space(BASE | changes)
     return str(caught.value)
+
+
+def bounds(model: Any = SpaceFile, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every number of a space file that has a bound, and a value beyond it; amounts have words of their own."""
+    for name, field in model.model_fields.items():
+        is_amount = any(isinstance(one, BeforeValidator) for one in field.metadata)
+        for one in () if is_amount else field.metadata:
+            for kind, more in {"le": 1, "lt": 0, "ge": -1, "gt": 0}.items():
+                if (limit := getattr(one, kind, None)) is not None:
+                    yield (*path, name), limit + more
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from bounds(field.annotation, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "value"), list(bounds()))
+def test_a_number_beyond_its_bound_is_refused_in_our_words(path: tuple[str, ...], value: float) -> None:
+    given: Any = value
+    for key in reversed(path[1:]):
+        given = {key: given}
+    section = BASE.get(path[0])
+    where = ".".join(path)
+    said = problem_of(**{path[0]: section | given if isinstance(section, dict) else given})
+    assert re.search(rf"{re.escape(where)}: must be (?:at least|at most|above|below) ", said), said
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:

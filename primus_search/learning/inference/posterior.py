@@ -147,11 +147,6 @@ class Mixture:
         """Mean logarithm of every row."""
         return np.asarray(self.weights @ self.means)
 
-    @property
-    def variance(self) -> Floats:
-        """Variance of every row's logarithm."""
-        return np.asarray(self.weights @ (self.variances + (self.means - self.mean) ** 2))
-
     def quantile(self, share: float) -> Floats:
         """The logarithm below which a share of the mixture lies, of every row (bisection)."""
         sigma = np.sqrt(self.variances)
