@@ -109,6 +109,9 @@ class TaskOrder:
 CHUNK_ROWS = 65536
 """Rows evaluated at once: large enough that NumPy's cost per call vanishes, small enough to stay in cache."""
 
+SIFTED_CHUNKS = 4
+"""Chunks whose bundles are sifted at once: the cut stays as it is meanwhile, and few of the terms of each are new."""
+
 BOUND_SLACK = 1e-9
 """The bound adds the same terms in another order; this covers the rounding, so that pruning stays provable."""
 
@@ -222,8 +225,8 @@ class _Bundles(NamedTuple):
 
 
 def _chunks(costs: GridCosts, cells: Ints) -> Iterator[Ints]:
-    """Outer cells in portions of about `CHUNK_ROWS` bundles."""
-    return (cells[begin:end] for begin, end in _portions(costs.bundles.count(cells), CHUNK_ROWS))
+    """Outer cells in portions of a few chunks of bundles."""
+    return (cells[begin:end] for begin, end in _portions(costs.bundles.count(cells), SIFTED_CHUNKS * CHUNK_ROWS))
 
 
 def _sift(costs: GridCosts, outer: Ints, cut: Cut, tally: Tally) -> _Bundles:
