@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,7 +155,14 @@ def unknown(kind: FileKind, text: str, known: Iterable[str]) -> str:
     if kind is FileKind.HARDWARE:
         near = [name for name in listed if series(name) == series(text)]
         more = "; for another device write a file that extends the nearest of these: docs/own_hardware.md"
+    elif len(listed) > MOST_LISTED:
+        more = f" ... ({len(listed)} in all: primus-search models)"
+        listed = get_close_matches(text, listed, NEAREST, cutoff=0.0)
     return f"unknown {kind.noun} '{text}'{did_you_mean(text, near)} - known: {', '.join(listed) or 'none'}{more}"
+
+
+MOST_LISTED, NEAREST = 100, 10
+"""Names that a sentence lists, and the nearest ones that it has of more."""
 
 
 def series(name: str) -> tuple[str, ...]:

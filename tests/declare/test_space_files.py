@@ -1,6 +1,7 @@
 """Space files: what is read from a good one, and the whole message of a bad one."""
 
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,9 @@ def test_a_title_leaves_out_folders_and_endings_but_no_part_of_a_version(given: 
 # --- bad files -----------------------------------------------------------------------------------------------------
 
 
+NEAR_MIXTRAL = ", ".join(get_close_matches("mixtral_8x22", names(FileKind.MODEL), 10, cutoff=0.0))
+
+
 def test_every_problem_of_a_file_comes_at_once_in_the_order_of_the_file() -> None:
     text = """\
 nmae: typo
@@ -224,7 +228,7 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
     assert message(text).splitlines() == [
         f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",
         "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "
-        f"known: {', '.join(names(FileKind.MODEL))}",
+        f"known: {NEAR_MIXTRAL} ... ({len(names(FileKind.MODEL))} in all: primus-search models)",
         "s.yaml:3 @ $.hardware: unknown hardware file 'mi355'; did you mean 'mi355x'? - "
         f"known: {', '.join(names(FileKind.HARDWARE))}; for another device write a file that extends the nearest of "
         "these: docs/own_hardware.md",
