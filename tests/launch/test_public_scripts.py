@@ -75,6 +75,11 @@ def test_a_public_file_is_the_job_that_it_starts(name: str, tmp_path: Path) -> N
             "depends on ",
         ),
         (
+            "template.yaml",
+            "model_name_or_path: Qwen/Qwen3-8B\nfinetuning_type: full\nper_device_train_batch_size: $BATCH_ROWS\n",
+            "depends on BATCH_ROWS",
+        ),
+        (
             "profiles.yaml",
             "model_name_or_path: Qwen/Qwen3-8B\nsmall: {per_device_train_batch_size: 1}\n"
             "large: {per_device_train_batch_size: 8}\n",

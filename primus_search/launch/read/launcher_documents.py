@@ -4,6 +4,7 @@ settings_of(Path("conf/train.yaml"), text)      # {"train.system.tensor_model_pa
 """
 
 import ast
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ _TAG = re.compile(r"(?<=[\s:])!\w{1,40}(?=\s)")
 """A tag that a launcher's own loader reads (`!include`)."""
 _NAMED = re.compile(r"\$\{(\.?[A-Za-z_][\w.]{0,200})\}")
 """The value of another key of a document; behind a dot one of the same section."""
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w{0,80})\}?")
 _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w{1,80},([^}]{1,200})\}")
 """What a variable is where it is not set (OmegaConf)."""
 
@@ -41,7 +43,13 @@ def settings_of(path: Path, text: str) -> dict[str, Any]:
     given = _settings(path, text, 0)
     for _ in range(MOST_PARENTS):
         given = {key: _filled(key, value, given) for key, value in given.items()}
-    return given
+    return {key: _set_outside(value) for key, value in given.items()}
+
+
+def _set_outside(value: Any) -> Any:
+    """A value that a document takes from a variable (`$BATCH`, filled in by envsubst); its name where it has none."""
+    found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    return written(os.environ.get(found[1], f"{MARK}{found[1]}{MARK}")) if found else value
 
 
 AUTO = "auto"
