@@ -308,6 +308,7 @@ def test_several_trainings_that_differ_are_listed_and_those_alike_are_one(tmp_pa
     path.write_text(f"torchrun sft.py {TUNE} --max_length 512\ntorchrun sft.py {TUNE} --max_length 1024")
     with pytest.raises(InputError, match=r"several trainings, which differ in max_length \(512, 1024\): leave one"):
         read_experiment(path)
+    assert [read_experiment(path, arguments=["--training", one]).seq_length for one in "12"] == [512, 1024]
     further = TUNE.replace("Llama-2-7b-hf", "Llama-2-7b-chat-hf")
     assert further != TUNE
     path.write_text(f"torchrun sft.py {TUNE} --max_length 512\ntorchrun sft.py {further} --max_length 512")

@@ -279,8 +279,11 @@ def test_runs_of_a_recipe_that_differ_are_named_by_what_differs(tmp_path: Path) 
     )
     path = tmp_path / "job.sh"
     path.write_text(f'IMAGE=""\n[ -z "$IMAGE" ] && exit 1\nfor TP in 2 4; do\n{run} checkpoint.save=/tmp/$TP\ndone\n')
-    with pytest.raises(InputError, match="several trainings, which differ in tensor_model_parallel_size"):
+    with pytest.raises(
+        InputError, match=r"several .* tensor_model_parallel_size \(2, 4\): .*--args '--training 1' \(to 2"
+    ):
         read_experiment(path, 8)
+    assert [read_experiment(path, 8, arguments=["--training", one]).row["tp"] for one in "12"] == [2, 4]
     path.write_text(f"TP=4\n{run} $(echo $MORE | tr a b)\n")
     with pytest.raises(InputError, match=r"takes settings from what \$\(echo"):
         read_experiment(path, 8)

@@ -53,7 +53,13 @@ from primus_search.launch.read.launcher_formulas import (
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import CLASS, VALUE, Launcher, launchers
 from primus_search.launch.read.megatron import sharded
-from primus_search.launch.read.script_arguments import command_settings, program_named, started_with
+from primus_search.launch.read.script_arguments import (
+    command_settings,
+    program_named,
+    several,
+    started_with,
+    trainings_of,
+)
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, model_named, named_after
 from primus_search.values.candidates import DEFAULTS
@@ -96,7 +102,7 @@ def _of_script(
     words = runs[-1] if runs and not launcher.exports else []
     variables = script.variables_of(words)
     own = {key: written(value) for key, value in variables.items()} if launcher.exports else {}
-    runs = [[]] if launcher.exports else runs
+    runs = [[]] if launcher.exports else trainings_of(script.text, runs)
     documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
     given = own | documents
     for key, value in command_settings(words):
@@ -163,9 +169,8 @@ def _refuse_several(path: Path, launcher: Launcher, runs: list[list[str]]) -> No
         )
     differ = sorted({key for one in given for key in one if any(other.get(key) != one[key] for other in given)})
     if differ:
-        listed = (f"{key} ({', '.join(dict.fromkeys(one.get(key, 'none') for one in given))})" for key in differ)
-        what = f"starts several trainings, which differ in {'; '.join(listed)}: leave one of them"
-        raise ValueError(as_script_text(what))
+        values = {key: [*dict.fromkeys(one.get(key, "none") for one in given)] for key in differ}
+        raise ValueError(as_script_text(several(values, len(runs))))
 
 
 CONFIGURATION = "configuration"

@@ -35,7 +35,7 @@ from primus_search.launch.read.recipes import (
     recipes,
     recipes_named,
 )
-from primus_search.launch.read.script_arguments import started_with
+from primus_search.launch.read.script_arguments import several, started_with, trainings_of
 from primus_search.launch.world import World, world_of
 from primus_search.values.machine.framework import NOTHING, Settings
 
@@ -107,11 +107,12 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
             laid, flat = (plain, stem) if is_flat else (overrides, "")
             overrides = _beneath(name, recipe, flat, world.gpus, overrides, laid) | overrides
         runs.append(NamedRecipe(name, overrides, world, idle_in(words, recipe, unread)))
-    same = [one.overrides for one in runs if one.name == runs[0].name]
-    if differs := sorted(key for key in settings_read("nemo") if len({str(one.get(key)) for one in same}) > 1):
-        raise ValueError(f"starts several trainings, which differ in {', '.join(differs)}: leave one of them")
+    runs = trainings_of(text, [one for one in reversed(runs) if one.name == runs[0].name])
+    given = {key: [str(one.overrides.get(key)) for one in runs] for key in sorted(settings_read("nemo"))}
+    if differ := {key: values for key, values in given.items() if len({*values}) > 1}:
+        raise ValueError(several(differ, len(runs)))
     if runs:
-        return runs[0]
+        return runs[-1]
     exits = f"line {script.left}: the script exits before it " if script.left else ""
     named = next((f": primus-search project --recipe {one}" for one in recipes_named(NAMED.findall(text))), "")
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")

@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from primus_search.files.shell import bash
 from primus_search.files.shell.shell_tests import short
@@ -154,3 +154,22 @@ def command_settings(words: list[str]) -> Iterator[tuple[str, Any]]:
         elif name and not OPTIONS.fullmatch(word):
             several[name].append(word)
     yield from ((key, values if len(values) > 1 else values[0] if values else True) for key, values in several.items())
+
+
+_TRAINING = re.compile(r"\Aset -- [^\n]{0,400}?--training[= ](\d{1,3})\b")
+
+
+Run = TypeVar("Run")
+
+
+def trainings_of(text: str, runs: list[Run]) -> list[Run]:
+    """The one of the trainings of a script that it is started with (`--args '--training 2'`), else all."""
+    found = _TRAINING.search(text)
+    return runs[int(found[1]) - 1 : int(found[1])] if found and 0 < int(found[1]) <= len(runs) else runs
+
+
+def several(differ: Mapping[str, Sequence[str]], count: int) -> str:
+    """What is said of a script with several trainings: the settings in which they differ, and how one is named."""
+    listed = "; ".join(f"{key} ({', '.join(values)})" for key, values in differ.items())
+    one = f"leave one of them, or name it: --args '--training 1' (to {count})"
+    return f"starts several trainings, which differ in {listed}: {one}"
