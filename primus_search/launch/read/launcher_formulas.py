@@ -1,19 +1,23 @@
-"""Settings that other keys of a launcher's file give: sums of products, and the defaults of the launcher."""
+"""Settings that other keys of a launcher's file give: sums of products, defaults of the launcher; the job of axes."""
 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from math import nan, prod
+from pathlib import Path
 from typing import Any
 
 from primus_search.files.expressions import parsed, value_of
 from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import known_keys
-from primus_search.launch.contract import fits
+from primus_search.launch.contract import fits, is_off, whole
+from primus_search.launch.experiment import Experiment, settled
 from primus_search.launch.read.launcher_table import Launcher
-from primus_search.launch.read.megatron import model_keys
+from primus_search.launch.read.megatron import model_keys, sharded
+from primus_search.launch.world import World
 from primus_search.values.candidates import DEFAULTS
-from primus_search.values.machine.framework import ANY, Settings
+from primus_search.values.knobs import WORDED
+from primus_search.values.machine.framework import ANY, Framework, Settings
 from primus_search.values.model import Model
 
 NAME = re.compile(r"[A-Za-z_][\w.]*")
@@ -94,3 +98,41 @@ def acting(effects: Mapping[str, str], given: Settings) -> dict[str, str]:
     """Effects of keys, `key` or `key where other = values`, of which only those whose condition holds."""
     split = ((*key.partition(" where ")[::2], effect) for key, effect in effects.items())
     return {key: effect for key, condition, effect in split if is_met(condition, given)}
+
+
+def of_axes(
+    path: Path, framework: Framework, found: Settings, gpus: int, model: Model | None, started: World
+) -> Experiment:
+    """The job of axes by our own names; `copies`: of sharded weights; `stack.NAME`: a number of the stack."""
+    row = {axis: _word(axis, value) for axis, value in found.items() if axis in DEFAULTS and value is not None}
+    row |= {"pp": row.get("pp", 1), "vpp": row.get("vpp", 1)}
+    if row["pp"] == 1 or row["vpp"] == 1:
+        row |= {"vpp": 1, "schedule": row["schedule"] if row["pp"] > 1 and row.get("schedule") == "gpipe" else "1f1b"}
+    copies = whole("copies", found.get("copies") or 1, least=1)
+    ranks = gpus // (row.get("tp", 1) * row["pp"])
+    if row.get("sharding") == "fsdp2":
+        row |= sharded(copies, ranks // copies) if ranks > copies else {"sharding": "none"}
+    row |= {"deepep": False} if row.get("ep", 1) == 1 else {}
+    row |= {"pipeline_layout": "balanced"} if model and model.num_layers % (row["pp"] * row["vpp"]) else {}
+    length, batch = found.get("seq_length"), found.get("global_batch_size")
+    return Experiment(
+        path=path,
+        framework=framework,
+        row=settled(framework, row, model),
+        seq_length=None if length is None else whole("seq_length", length, least=1),
+        global_batch_size=None if batch is None else whole("global_batch_size", batch, least=1),
+        model=model,
+        world=started,
+        numbers={key.removeprefix(NUMBER): value for key, value in found.items() if key.startswith(NUMBER)},
+    )
+
+
+NUMBER = "stack."
+"""What begins the name of a number of the stack in a table."""
+
+
+def _word(axis: str, value: Any) -> Any:
+    """A value of an axis as a row has it."""
+    if isinstance(DEFAULTS[axis], bool):
+        return not is_off(value)
+    return str(value) if axis in WORDED else whole(axis, value)

@@ -27,7 +27,7 @@ from primus_search.files.source import plain
 from primus_search.launch.adapters import NotModelled, refuse_adapters, tuning_in
 from primus_search.launch.contract import fits, holds, is_off, shortened, whole
 from primus_search.launch.document_packing import full_rows, packing_in
-from primus_search.launch.experiment import Experiment, settled
+from primus_search.launch.experiment import Experiment
 from primus_search.launch.policies import policy_in
 from primus_search.launch.read.launcher_documents import (
     ENDS,
@@ -47,12 +47,12 @@ from primus_search.launch.read.launcher_formulas import (
     acting,
     first_known,
     names_in,
+    of_axes,
     settings_read,
     sized,
 )
 from primus_search.launch.read.launcher_models import as_script_text, fitting, model_of
 from primus_search.launch.read.launcher_table import CLASS, VALUE, Launcher, launchers
-from primus_search.launch.read.megatron import sharded
 from primus_search.launch.read.script_arguments import (
     command_settings,
     program_named,
@@ -62,8 +62,6 @@ from primus_search.launch.read.script_arguments import (
 )
 from primus_search.launch.world import NO_WORLD, World, listed_devices, world_of
 from primus_search.models.preset_names import language_part, model_named, named_after
-from primus_search.values.candidates import DEFAULTS
-from primus_search.values.knobs import WORDED
 from primus_search.values.machine.framework import ANY, Framework, Settings
 from primus_search.values.model import Model
 
@@ -99,10 +97,10 @@ def _of_script(
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
     runs = [one for one in runs if _has_keys(launcher, said_by(path, one, launcher.ends))] or runs
-    words = runs[-1] if runs and not launcher.exports else []
+    runs = [[]] if launcher.exports else trainings_of(script.text, runs)
+    words = runs[-1] if runs else []
     variables = script.variables_of(words)
     own = {key: written(value) for key, value in variables.items()} if launcher.exports else {}
-    runs = [[]] if launcher.exports else trainings_of(script.text, runs)
     documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
     given = own | documents
     for key, value in command_settings(words):
@@ -470,41 +468,3 @@ def _unpriced(launcher: Launcher, key: str, value: Any) -> str:
     effect = next((text for one, text in launcher.effects.items() if fnmatch.fnmatchcase(key, one)), "")
     value = [as_script_text(str(one)) for one in value] if isinstance(value, list) else value
     return f"{key}: {shortened(value)}" + (f" (not priced: {effect})" if effect else "")
-
-
-def of_axes(
-    path: Path, framework: Framework, found: Settings, gpus: int, model: Model | None, started: World
-) -> Experiment:
-    """The job of axes by our own names; `copies`: of sharded weights; `stack.NAME`: a number of the stack."""
-    row = {axis: _word(axis, value) for axis, value in found.items() if axis in DEFAULTS and value is not None}
-    row |= {"pp": row.get("pp", 1), "vpp": row.get("vpp", 1)}
-    if row["pp"] == 1 or row["vpp"] == 1:
-        row |= {"vpp": 1, "schedule": row["schedule"] if row["pp"] > 1 and row.get("schedule") == "gpipe" else "1f1b"}
-    copies = whole("copies", found.get("copies") or 1, least=1)
-    ranks = gpus // (row.get("tp", 1) * row["pp"])
-    if row.get("sharding") == "fsdp2":
-        row |= sharded(copies, ranks // copies) if ranks > copies else {"sharding": "none"}
-    row |= {"deepep": False} if row.get("ep", 1) == 1 else {}
-    row |= {"pipeline_layout": "balanced"} if model and model.num_layers % (row["pp"] * row["vpp"]) else {}
-    length, batch = found.get("seq_length"), found.get("global_batch_size")
-    return Experiment(
-        path=path,
-        framework=framework,
-        row=settled(framework, row, model),
-        seq_length=None if length is None else whole("seq_length", length, least=1),
-        global_batch_size=None if batch is None else whole("global_batch_size", batch, least=1),
-        model=model,
-        world=started,
-        numbers={key.removeprefix(NUMBER): value for key, value in found.items() if key.startswith(NUMBER)},
-    )
-
-
-NUMBER = "stack."
-"""What begins the name of a number of the stack in a table."""
-
-
-def _word(axis: str, value: Any) -> Any:
-    """A value of an axis as a row has it."""
-    if isinstance(DEFAULTS[axis], bool):
-        return not is_off(value)
-    return str(value) if axis in WORDED else whole(axis, value)
