@@ -108,8 +108,8 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
             overrides = _beneath(name, recipe, flat, world.gpus, overrides, laid) | overrides
         runs.append(NamedRecipe(name, overrides, world, idle_in(words, recipe, unread)))
     runs = trainings_of(text, [one for one in reversed(runs) if one.name == runs[0].name])
-    given = {key: [str(one.overrides.get(key)) for one in runs] for key in sorted(settings_read("nemo"))}
-    if differ := {key: values for key, values in given.items() if len({*values}) > 1}:
+    all_values = {key: [str(one.overrides.get(key)) for one in runs] for key in sorted(settings_read("nemo"))}
+    if differ := {key: values for key, values in all_values.items() if len({*values}) > 1}:
         raise ValueError(several(differ, len(runs)))
     if runs:
         return runs[-1]
