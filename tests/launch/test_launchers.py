@@ -13,9 +13,8 @@ from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
-from primus_search.launch.read.launcher_formulas import names_in
+from primus_search.launch.read.launcher_formulas import NUMBER, names_in
 from primus_search.launch.read.launcher_table import launchers
-from primus_search.launch.read.launchers import NUMBER
 from primus_search.launch.read.primus_experiments import BACK_ENDS
 from primus_search.learning.started_experiment import start
 from primus_search.models.preset_names import model_named

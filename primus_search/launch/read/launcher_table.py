@@ -124,11 +124,10 @@ class Launcher:
         values: dict[str, dict[str, Any]] = {}
         for key, value in document.items():
             section, _, end = key.rpartition(".")
-            if value != "auto":  # of DeepSpeed's section
-                values.setdefault(end, {})[section] = value
+            values.setdefault(end, {})[section] = value
         said: dict[str, Any] = {}
         for end in (values.keys() & known) - document.keys():
-            first, *others = values[end].values()
+            first, *others = [one for one in values[end].values() if one != "auto"] or ["auto"]  # DeepSpeed's
             if all(one == first for one in others):
                 said[end] = first
             elif end in {*self.renamed, *self.model, *of_formulas}:
