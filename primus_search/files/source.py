@@ -141,7 +141,7 @@ def parse(text: str, name: str, *, keeps_last: bool = False) -> Document:
     return Document(name, *pickle.loads(_parsed(text, name, keeps_last)))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _parsed(text: str, name: str, keeps_last: bool) -> bytes:
     """The data of a text and its lines, pickled, so that each reader has data of its own: presets, machines and stacks
     are read again for every space that names them."""

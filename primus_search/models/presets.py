@@ -6,7 +6,7 @@ a preset itself, an experiment on a named model: it is a service (`base.lazy.pro
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from primus_search.base.errors import InputError, Problem
@@ -68,7 +68,7 @@ def preset_at(path: Path) -> Preset:
     return preset_from(read(path), path) if is_recording() else _loaded(str(path), path.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=256)
+@cache
 def _loaded(path: str, changed: int) -> Preset:
     return preset_from(read(Path(path)), Path(path))
 

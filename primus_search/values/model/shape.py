@@ -7,7 +7,7 @@ from typing import Any
 from primus_search.values.model import Model
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def shape(model: Model) -> Model:
     """A model without its name and source, and without the size of an MLP that no layer has."""
     has_mlp = any(model.ffn_hidden_of(kind) == model.ffn_hidden for kind in model.kinds)
