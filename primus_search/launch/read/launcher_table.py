@@ -125,16 +125,16 @@ class Launcher:
         for key, value in document.items():
             section, _, end = key.rpartition(".")
             values.setdefault(end, {})[section] = value
-        said: dict[str, Any] = {}
+        lifted: dict[str, Any] = {}
         for end in (values.keys() & known) - document.keys():
             first, *others = [one for one in values[end].values() if one != "auto"] or ["auto"]  # DeepSpeed's
             if all(one == first for one in others):
-                said[end] = first
+                lifted[end] = first
             elif end in {*self.renamed, *self.model, *of_formulas}:
-                said[end] = f"{MARK}{end} (of {', '.join([*values[end]][:3])}){MARK}"
-        ends = {key: end for key in document if (end := key.rpartition(".")[2]) in said and key not in known}
+                lifted[end] = f"{MARK}{end} (of {', '.join([*values[end]][:3])}){MARK}"
+        ends = {key: end for key in document if (end := key.rpartition(".")[2]) in lifted and key not in known}
         stay = {key: one for key, one in document.items() if key not in ends or re.search(r"lora|peft", key)}
-        return {**stay, **{end: said[end] for end in ends.values()}}
+        return {**stay, **{end: lifted[end] for end in ends.values()}}
 
 
 @lru_cache(maxsize=1)

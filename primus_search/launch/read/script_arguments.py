@@ -169,7 +169,7 @@ def trainings_of(text: str, runs: list[Run]) -> list[Run]:
 
 
 def several(differ: Mapping[str, Sequence[str]], count: int) -> str:
-    """What is said of a script with several trainings: the settings in which they differ, and how one is named."""
+    """The sentence about a script with several trainings: the settings in which they differ, and how one is named."""
     listed = "; ".join(f"{key} ({', '.join(values)})" for key, values in differ.items())
     one = f"leave one of them, or name it: --args '--training 1' (to {count})"
     return f"starts several trainings, which differ in {listed}: {one}"
