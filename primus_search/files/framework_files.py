@@ -40,7 +40,7 @@ Part = TypeVar("Part", Schedule, Spelling, Requirement, Idle, Decision, Workload
 
 _JOINED = (
     "stacks", "stack_notes", "variants", "models", "flavors", "launchers", "options", "defaults", "adapters", "packing",
-    "fixes",
+    "fixes", "checkout",
 )  # fmt: skip
 """Sections whose entries are laid over those of the base as they stand."""
 _UNKNOWN = {
@@ -57,7 +57,7 @@ _KEYS = (
     "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
     "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
     "variants", "decides", "workload", "before", "overrules", "adapters", "cautions", "packing",
-    "fixes",
+    "fixes", "checkout",
 )  # fmt: skip
 
 

@@ -141,7 +141,12 @@ def parse(text: str, name: str, *, keeps_last: bool = False) -> Document:
     return Document(name, *pickle.loads(_parsed(text, name, keeps_last)))
 
 
-@lru_cache(maxsize=2048)
+MOST_HELD = 2_048
+"""Texts whose data is kept: five times the documents of the package, so that a pass over all of them reads each once;
+a process over the files of others holds no more."""
+
+
+@lru_cache(maxsize=MOST_HELD)
 def _parsed(text: str, name: str, keeps_last: bool) -> bytes:
     """The data of a text and its lines, pickled, so that each reader has data of its own: presets, machines and stacks
     are read again for every space that names them."""

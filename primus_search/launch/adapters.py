@@ -33,6 +33,8 @@ class LoraKeys:
     bases     formats of frozen weights by the value of a key, which may have `*`
     defaults  rank, alpha, dropout and modules where a file sets none; no modules: all
     usual     what of these a file has otherwise whose settings are those under `when`, later ones first
+    states    formats of the states beside frozen weights, by the format without adapters: those of peft are in FP32
+              (`autocast_adapter_dtype`)
     """
 
     when: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +49,7 @@ class LoraKeys:
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
     usual: tuple[Settings, ...] = ()
+    states: Mapping[str, str] = field(default_factory=lambda: {"bf16_all": "stack"})
 
     @property
     def read(self) -> frozenset[str]:

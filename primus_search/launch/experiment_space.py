@@ -129,12 +129,12 @@ def _untold(space: Space, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _older_checkout(experiment: Experiment) -> str:
-    """The version of Megatron's core that stands around a file of it; empty where it is none, or of today's release."""
-    contract = experiment.framework.name
-    file = beside(experiment.path.parent, "megatron/core/package_info.py") if contract == "megatron" else None
-    found = re.findall(r"(?m)^(?:MAJOR|MINOR) = (\d+)$", read_text(file, most=MAX_TABLE_BYTES)) if file else []
-    newest = re.findall(r"\d+", RELEASES[contract][0].arguments) if found else []
-    return f"core {'.'.join(found)}" if [*map(int, found)] < [*map(int, newest)] else ""
+    """The version of a framework that stands around a file of it; empty where it is none, or of today's release."""
+    own = experiment.framework.checkout
+    file = beside(experiment.path.parent, own["file"]) if own else None
+    found = re.findall(own["numbers"], read_text(file, most=MAX_TABLE_BYTES)) if file else []
+    newest = re.findall(r"\d+", RELEASES[experiment.framework.name][0].arguments) if found else []
+    return f"{own['title']} {'.'.join(found)}" if [*map(int, found)] < [*map(int, newest)] else ""
 
 
 def _release(experiment: Experiment) -> str:

@@ -438,6 +438,29 @@ def test_formats_of_a_trainer_are_those_its_weights_are_loaded_in(
     assert any(note.startswith("precision = bf16") and "--set" not in note for note in job.assumed) is is_unsaid
 
 
+LORA = {
+    "torchtune": (
+        "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n  lora_rank: 8\n"
+        "checkpointer: {checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}\ndtype: bf16\nbatch_size: 2\n"
+    ),
+    "LitGPT": "checkpoint_dir: checkpoints/meta-llama/Llama-3.2-3B\nprecision: bf16-true\nlora_r: 32\n"
+    "train: {global_batch_size: 8, micro_batch_size: 1, max_seq_length: 512}\n",
+    "LLaMA-Factory": "model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: lora\npure_bf16: true\n"
+    "cutoff_len: 2048\nper_device_train_batch_size: 1\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("title", "formats"), [("torchtune", "bf16_all"), ("LitGPT", "bf16_all"), ("LLaMA-Factory", "stack")]
+)
+def test_adapters_of_peft_are_in_fp32_others_in_the_type_of_the_model(tmp_path: Path, title: str, formats: str) -> None:
+    """torchtune recipes/lora_finetune_distributed.py: "gradients and optimizer states are in bfloat16"; LitGPT
+    litgpt/finetune/lora.py: `fabric.init_module`; peft: `autocast_adapter_dtype`."""
+    (tmp_path / "tune.yaml").write_text(LORA[title])
+    job = read_experiment(tmp_path / "tune.yaml", 8)
+    assert (job.program, job.tuning["task"], job.row["state_format"]) == (title, "lora", formats)
+
+
 def test_what_a_batch_depends_on_is_named(tmp_path: Path) -> None:
     text = f"STEPS=$((64 / $(nvidia-smi -L | wc -l)))\ntorchrun sft.py {TUNE} --gradient_accumulation_steps $STEPS"
     (tmp_path / "tune.sh").write_text(text)

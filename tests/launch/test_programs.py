@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from primus_search.base.errors import InputError
+from primus_search.files.python.python_program import Program
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.launcher_documents import of_program
 from primus_search.values.model.adapters import DEFAULT_MODULES
@@ -339,12 +340,20 @@ def test_rows_are_cut_at_the_length_of_a_programs_own(tmp_path: Path) -> None:
     assert read_experiment(tmp_path / "tune.py", 8).seq_length == 510
 
 
-@pytest.mark.parametrize("words", ["(y/n): ", "[Y/n] ", "(yes/no)? "])
-def test_a_program_that_asks_whether_to_start_is_started(tmp_path: Path, words: str) -> None:
-    asked = f"answer = 'y' if '--auto' in sys.argv else input('Start? {words}').strip().lower()\n"
-    text = TRAINER.replace("Tuning(parser", f"import sys\n{asked}if answer == 'y':\n    Tuning(parser")
+@pytest.mark.parametrize(("words", "answer"), [("(y/n): ", "y"), ("[Y/n] ", "y"), ("(yes/no)? ", "yes")])
+def test_a_program_that_asks_whether_to_start_is_started(tmp_path: Path, words: str, answer: str) -> None:
+    asked = f"answer = '{answer}' if '--auto' in sys.argv else input('Start? {words}').strip().lower()\n"
+    text = TRAINER.replace("Tuning(parser", f"import sys\n{asked}if answer == '{answer}':\n    Tuning(parser")
     (tmp_path / "tune.py").write_text(text)
     assert read_experiment(tmp_path / "tune.py", 8).row["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize("words", ["Model directory/name: ", "Any/none or a path: "])
+def test_no_yes_is_taken_for_the_answer_to_another_question(tmp_path: Path, words: str) -> None:
+    (tmp_path / "tune.py").write_text(TRAINER.replace("Tuning(parser", f"batch = input({words!r})\nTuning(parser", 1))
+    program = Program.of(tmp_path / "tune.py", (tmp_path / "tune.py").read_text())
+    program.started({})
+    assert program.names["batch"] != "y"
 
 
 def test_arguments_of_a_program_stand_for_the_defaults_of_its_command_line(tmp_path: Path) -> None:

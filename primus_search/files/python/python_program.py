@@ -7,6 +7,7 @@ line is at its defaults. Libraries are not followed: their calls are kept.
 """
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -28,6 +29,8 @@ WORLD = "get_world_size"
 """The function, and the option, that has the number of processes."""
 SELF = Unknown("self")
 """An object of a class of the file, whose attributes are kept with the options."""
+_CONSENT = re.compile(r"(?<![\w/])(y|yes)\s?/\s?no?(?![\w/])", re.IGNORECASE)
+"""What a program asks that is to be agreed with, and how; `directory/name` is another question."""
 MOST_MODULES, DEEP = 60, 6
 """Modules of a program, and folders above a file in which its modules are sought."""
 
@@ -330,8 +333,8 @@ class Program(PythonModule):
         name = self._called(function)
         last = name.rpartition(".")[2]
         first = arguments[0] if arguments else NOTHING
-        if name == "input" and isinstance(first, str) and "y/n" in first.lower().replace("yes", "y").replace("no", "n"):
-            return "y"  # a program that asks whether to start is started
+        if name == "input" and isinstance(first, str) and (asked := _CONSENT.search(first)):
+            return asked[1].lower()  # whether to start
         if last == WORLD:
             return self.options.get(WORLD, Unknown(f"{WORLD}()"))
         if last in known("starters") and isinstance(first, Name) and (home := self._home(first)):

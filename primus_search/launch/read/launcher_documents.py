@@ -24,7 +24,7 @@ from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import MARK, UNSET
 from primus_search.files.source import parse
 from primus_search.launch.contract import fits
-from primus_search.launch.read.launcher_table import CLASS, DOCUMENTS, Launcher
+from primus_search.launch.read.launcher_table import AUTO, CLASS, DOCUMENTS, Launcher
 from primus_search.launch.read.script_arguments import command_settings
 
 ENDS = (".yaml", ".yml", ".json", ".py", ".toml")
@@ -50,10 +50,6 @@ def _set_outside(value: Any) -> Any:
     """A value that a document takes from a variable (`$BATCH`, filled in by envsubst); its name where it has none."""
     found = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
     return written(os.environ.get(found[1], f"{MARK}{found[1]}{MARK}")) if found else value
-
-
-AUTO = "auto"
-"""What a configuration of DeepSpeed has where the Trainer's own arguments count."""
 
 
 def named_beside(path: Path, names: Iterable[Any], ends: Sequence[str] = DOCUMENTS) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from primus_search.values.machine.framework import ANY, Settings
 TABLE = "launchers"
 VALUE = "$value"
 """What stands for the value of a key that is translated, or that names the family of a model."""
+AUTO = "auto"
+"""A value that leaves a key to other documents, or other sections: DeepSpeed's and the Trainer's."""
 DOCUMENTS = (".yaml", ".yml", ".json")
 CLASS = "class."
 """What begins the keys of the classes that a file in Python defines."""
@@ -36,7 +38,7 @@ class Launcher:
     layers       keys of the sections that shape a program's own model, its classes among them (`class.NAME`); one with
                  others in these sections has other layers
     below        of a document: the section whose keys are the launcher's own; `lifts`: keys that it knows are those of
-                 any section, if one alone has them
+                 any section, if one alone has them, and a pattern of sections in which they stay, too
     where        keys that a file of it has, and the values that they have there
     stacks       the software stack it runs on, by the vendor of the devices; else that of the contract
     model, models  the keys that name its model; its own names of presets
@@ -74,7 +76,7 @@ class Launcher:
     ends: tuple[str, ...] = DOCUMENTS
     layers: tuple[str, ...] = ()
     below: str = ""
-    lifts: bool = False
+    lifts: str = ""
     where: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, str] = field(default_factory=dict)
     model: tuple[str, ...] = ()
@@ -116,8 +118,8 @@ class Launcher:
         return {**document, **{k.removeprefix(section): v for k, v in document.items() if k.startswith(section)}}
 
     def _lifted(self, document: Settings) -> dict[str, Any]:
-        """A document with what the launcher knows of its sections outside of them; sections of adapters stay, too. What
-        counts and differs between sections is a `MARK`ed name."""
+        """A document with what the launcher knows of its sections outside of them. What counts and differs between
+        sections is a `MARK`ed name."""
         of_formulas = {name for ways in self.formulas.values() for way in ways for name in re.findall(r"[a-z]\w*", way)}
         known = {*self.renamed, *self.translated, *self.overrules, *self.model, *self.own, *self.lora.read}
         known |= {*self.packing.read, *self.refused, *self.effects, *self.irrelevant, *of_formulas}
@@ -127,13 +129,13 @@ class Launcher:
             values.setdefault(end, {})[section] = value
         lifted: dict[str, Any] = {}
         for end in (values.keys() & known) - document.keys():
-            first, *others = [one for one in values[end].values() if one != "auto"] or ["auto"]  # DeepSpeed's
+            first, *others = [one for one in values[end].values() if one != AUTO] or [AUTO]
             if all(one == first for one in others):
                 lifted[end] = first
             elif end in {*self.renamed, *self.model, *of_formulas}:
                 lifted[end] = f"{MARK}{end} (of {', '.join([*values[end]][:3])}){MARK}"
         ends = {key: end for key in document if (end := key.rpartition(".")[2]) in lifted and key not in known}
-        stay = {key: one for key, one in document.items() if key not in ends or re.search(r"lora|peft", key)}
+        stay = {key: one for key, one in document.items() if key not in ends or re.search(self.lifts, key)}
         return {**stay, **{end: lifted[end] for end in ends.values()}}
 
 

@@ -257,7 +257,8 @@ def of_given(
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
     by_default = launcher.lora.left_open(given) if lora else ()
-    found |= {"state_format": "stack"} if lora and found.get("state_format") == "bf16_all" else {}  # peft's are in FP32
+    if lora and (states := launcher.lora.states.get(str(found.get("state_format")))):
+        found["state_format"] = states
     tuning = lora | policy if "policy" in policy else policy | lora
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
@@ -316,7 +317,7 @@ def _refuse_unknown(launcher: Launcher, given: Settings, values: Sequence[Any], 
         if launcher.calls:
             own = (str(text) for key, text in given.items() if key.startswith(REQUIRED))
             required = (name for text in own for name in UNSET.findall(text))
-            options = dict.fromkeys(one for one in (*missing, *required) if one[:2] == "--")
+            options = dict.fromkeys(one for one in (*sorted(missing), *required) if one[:2] == "--")
             words = [f"{one} .." for one in (*options, *_open_keys(launcher, given, missing - options.keys()))]
             how = f"--args '{' '.join(words) or '--NAME VALUE'}' gives them, --model the model, --nodes the processes"
         raise ValueError(f"depends on {named}: {how}{line and ': '}{line}")

@@ -13,11 +13,11 @@ from primus_search.base.errors import InputError, Problem, readable
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.base.guards.values import whole_number
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import known_keys
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, Keys, plain, read, shown
 from primus_search.launch.adapters import OF_ADAPTERS, OF_MEGATRON, refuse_adapters, tuning_in
-from primus_search.launch.contract import is_off, translated, whole
+from primus_search.launch.contract import fits, is_off, translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read.megatron import SCHEDULE, candidate_words, default_batch, model_keys
 from primus_search.launch.read.script_arguments import (
@@ -69,7 +69,7 @@ def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | No
     refuse_adapters(found, OF_ADAPTERS)
     found = _with_deepspeed(found, path.parent)
     if str(found.get("zero_stage")) == "3" and is_off(found.get("untie_embeddings_and_output_weights")):
-        found = {key: value for key, value in found.items() if key != "zero_stage"} | OF_TIED
+        found = {key: value for key, value in found.items() if key != "zero_stage"} | key_table(DEEPSPEED)["tied"]
     given, undecided = _decided(found, text)
     tuning = tuning_in(given, OF_MEGATRON)
     own = {key: value for key, value in given.items() if not tuning or key not in OF_MEGATRON.read}
@@ -96,13 +96,12 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
         found |= _deepspeed_experts(found)
     elif found.get("deepspeed"):
         found.pop("num_experts", None)
+    table = key_table(DEEPSPEED)
     if found.get("deepspeed") or CONFIG in found:
-        found = {key: value for key, value in found.items() if str(value) not in OF_ITS_FORKS.get(key, ())}
-        found = {OF_ITS_NAMES.get(key, key): value for key, value in found.items()}
-        found |= {"normalization": "RMSNorm"} if found.get("normalization") == "rmsnorm" else {}
-        found |= {"position_embedding_type": "rope"} if found.get("position_embedding_type") == "rotary" else {}
-        if found.get("checkpoint_activations"):  # what it sets goes before these (megatron/arguments.py)
-            found = {key: one for key, one in found.items() if key not in ("recompute_granularity", "recompute_method")}
+        ways = ((found[key], *one) for key, means in table["means"].items() if key in found for one in means.items())
+        meant = [settings for value, words, settings in ways if fits(value, words)]
+        found |= {key: value for settings in meant for key, value in settings.items()}
+        found = {table["renamed"].get(key, key): value for key, value in found.items() if value is not None}
     text = found.pop(WRITTEN, "")
     name = str(found.get(CONFIG, ""))
     beside = folder / Path(name).name
@@ -115,7 +114,7 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     zero = given.get("zero_optimization") if isinstance(given, dict) else None
     if not isinstance(zero, dict) or not isinstance(zero.get("stage"), int):
         return found
-    sizes = {ours: given[key] for key, ours in OF_DEEPSPEED.items() if isinstance(given.get(key), int)}
+    sizes = {ours: given[key] for key, ours in table["sizes"].items() if isinstance(given.get(key), int)}
     place = zero.get("offload_optimizer")
     offload = {"cpu_optimizer": True} if isinstance(place, dict) and place.get("device") != "none" else {}
     del found[CONFIG]
@@ -139,22 +138,8 @@ def _deepspeed_experts(found: Settings) -> dict[str, Any]:
     }
 
 
-OF_TIED = {
-    "use_megatron_fsdp": True,
-    "data_parallel_sharding_strategy": "optim_grads_params",
-    "ckpt_format": "fsdp_dtensor",
-}
-"""Stage 3 of ZeRO over tied embeddings, which torch FSDP2 does not take."""
-OF_ITS_FORKS = {
-    "tokenizer_type": ("PretrainedFromHF", "HFTokenizer", "DistributedSentencePiece"),
-    "position_embedding_type": ("alibi",),
-}
-"""Values of Megatron-DeepSpeed alone that change neither time nor memory (bigscience-workshop/Megatron-DeepSpeed
-megatron/arguments.py): a tokenizer, positions that hold no parameters."""
-OF_ITS_NAMES = {"ds_sequence_parallel_size": "context_parallel_size"}
-"""Arguments of Megatron-DeepSpeed alone that mean one of Megatron's: sequences whose heads are exchanged (Ulysses)."""
-OF_DEEPSPEED = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size"}
-"""Keys of DeepSpeed's JSON and the arguments that they stand in for."""
+DEEPSPEED = "megatron_deepspeed"
+"""The table of what Megatron-DeepSpeed says otherwise than Megatron-LM."""
 
 
 def _decided(found: dict[str, Any], text: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -18,7 +18,7 @@ from primus_search.base.errors import InputError, Problem, tried
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import known_keys
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, header_variables
@@ -123,10 +123,7 @@ def of_primus(path: Path, text: str, world: int, model: Model | None, given: Set
         raise InputError([document.problem(("modules",), what)])
     framework = load_framework("primus")
     settings = experiment_settings(document, path)
-    if earlier := settings.keys() & EARLIER.keys():
-        turbo = primus_file("primus_turbo.yaml", path.parent, os.environ, TRAINER_FOLDER)
-        older = [key for key in earlier if turbo and EARLIER[key] not in turbo[0].data]
-        settings |= {EARLIER[key]: settings.pop(key) for key in older}
+    settings = _renamed(settings, path.parent)
     found, origin = translated(framework, settings)
     problems: list[Problem] = []
     loaded = model or tried(partial(from_document, document, path), problems)
@@ -159,8 +156,15 @@ def _torchtitan_of_primus(
     return of_torchtitan(path, given, world, model, framework, framework.launchers["primus"])
 
 
-EARLIER = {"use_turbo_grouped_mlp": "use_turbo_grouped_gemm", "use_turbo_parallel_linear": "use_turbo_gemm"}
-"""Names of settings in copies of Primus whose file of them does not have today's."""
+def _renamed(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Settings by the names of today, those of a copy of Primus around a folder whose own file has none of them."""
+    names = dict[str, str]()
+    for name, earlier in key_table(load_framework("primus").keys)["renamed_in_copies"].items():
+        own = primus_file(name, folder, os.environ, TRAINER_FOLDER) if settings.keys() & earlier.keys() else None
+        names |= {old: new for old, new in earlier.items() if own and new not in own[0].data}
+    return {names.get(key, key): value for key, value in settings.items()}
+
+
 BACK_ENDS = {"maxtext": "primus_maxtext", "megatron_bridge": "megatron_bridge"}
 """Back ends of Primus that a launcher's table reads."""
 

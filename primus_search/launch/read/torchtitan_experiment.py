@@ -7,6 +7,7 @@ from typing import Any
 
 from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
 from primus_search.launch.adapters import LoraKeys, tuning_in
 from primus_search.launch.contract import translated
@@ -15,7 +16,7 @@ from primus_search.launch.read import torchtitan
 from primus_search.launch.world import World
 from primus_search.models import torchtitan_arguments
 from primus_search.models.megatron_yaml import PRESET_FOLDER, from_document, primus_file, primus_files
-from primus_search.models.presets import presets
+from primus_search.models.presets import load_preset, presets
 from primus_search.models.registered import model_called
 from primus_search.models.torchtitan_arguments import NAME, model_of_module
 from primus_search.values.machine.framework import NOTHING, Framework, Settings
@@ -184,14 +185,10 @@ def flavored(framework: Framework, found: Settings) -> Model | None:
     name = _flavor_name(found)
     registered = torchtitan_arguments.flavor(name)
     known = model_called(framework, name) or (registered and registered[0])
-    if known is None and name.startswith(EARLIER) and (preset := presets().get(name.lower().replace(":", "_"))):
-        known = preset.model
+    if known is None and (preset := key_table(framework.keys)["earlier_models"].get(name)):
+        known = load_preset(preset).model
     predicted = found.get("model_spec.num_mtp_layers")
     return replace(known, num_mtp_layers=int(predicted)) if known and predicted else known
-
-
-EARLIER = ("llama2:",)
-"""Families that releases of 2024 register (models/llama/__init__.py), under the names of presets."""
 
 
 def _flavor_name(found: Settings) -> str:

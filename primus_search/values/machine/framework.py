@@ -185,6 +185,7 @@ class Framework:
     workload  values of a workload that settings of a job make; a later row counts
     adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
     packing   by how rows are filled from documents the settings of files that fill them so, the first that holds
+    checkout  the `file` of a checkout that tells its version, the pattern of its `numbers` and their `title`
     """
 
     name: str = ANY
@@ -216,6 +217,7 @@ class Framework:
     priced: Settings = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     packing: Mapping[PackedAs, Mapping[str, str]] = field(default_factory=dict)
+    checkout: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, "Framework"] = field(default_factory=dict)
 
     @cached_property

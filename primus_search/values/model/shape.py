@@ -1,13 +1,13 @@
 """The shape of a model: the model without its name and source, equal for models that cost the same."""
 
 from dataclasses import fields, is_dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from primus_search.values.model import Model
 
 
-@lru_cache(maxsize=2048)
+@cache
 def shape(model: Model) -> Model:
     """A model without its name and source, and without the size of an MLP that no layer has."""
     has_mlp = any(model.ffn_hidden_of(kind) == model.ffn_hidden for kind in model.kinds)
