@@ -33,15 +33,10 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
     dense, expert = params_per_rank(job, c)
     traffic_s = gradient_traffic(job, c, dense, expert)
     traffic_s[[REDUCE_MOST, REDUCE_LEAST]] += tied_gradient_s(job, c)
-    d = job.degrees(c)
-    replicas = d.dp * c.cp
-    is_across = cluster.stack.sharding.shards_optimizer_across & (c.sharding == Sharding.HSDP)
-    is_zero1 = c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
-    group = np.where(is_across, replicas, c.shard_ranks(replicas))
-    group = np.maximum(group / c.optimizer_copies(cluster.stack.sharding.optimizer_copies), 1.0)
+    s, is_zero1 = Share.of(job, c), c.sharding == Sharding.DISTRIBUTED_OPTIMIZER
     is_sharded = (c.sharding != Sharding.NONE) | (c.optimizer == Optimizer.DIST_MUON)
-    owned = dense / np.where(is_sharded, group, 1)
-    owned = owned + expert / np.where(is_sharded, np.maximum(d.edp * group / replicas, 1.0), 1)
+    owned = dense / np.where(is_sharded, s.shards * s.optimizer_groups, 1.0)
+    owned = owned + expert / np.where(is_sharded, s.expert_shards * s.optimizer_groups, 1.0)
     hosted = c.optimizer_offload / 100.0
     moments = MATRIX_MOMENTS[c.optimizer]
     update_s = optimizer_s(cluster.accelerator, cluster.stack, owned * (1.0 - hosted), c.state_format, c.fp8, moments)
@@ -51,7 +46,7 @@ def replica_terms(job: Job, c: Candidates, measured: MeasuredLayers | None) -> F
         update_s = update_s + host_update_s(cluster.network, owned * hosted)
     if np.any(IS_ORTHOGONAL[c.optimizer]):
         update_s = update_s + muon_s(job, c, dense, expert)
-    update_s = update_s + is_zero1 * group * cluster.stack.sharding.broadcast_s
+    update_s = update_s + is_zero1 * s.shards * cluster.stack.sharding.broadcast_s
     return np.stack([*traffic_s, update_s, waited_share(job, c)], axis=1)
 
 

@@ -284,6 +284,16 @@ class Candidates:
         """Ranks that share one sharded copy, of so many replicas."""
         return np.where(self.shard_group > 0, np.minimum(self.shard_group, replicas), replicas)
 
+    @property
+    def shards_whole_layers(self) -> Bools:
+        """Whether a layer is one group of shards, its experts among them, over the replicas of its dense part: torch's
+        FSDP2 where experts have no ranks of their own.
+
+        Source: NVIDIA/Megatron-LM core/distributed/torch_fully_sharded_data_parallel.py:77, :128; pytorch/torchtitan
+        distributed/parallel_dims.py:206 (`efsdp` with expert parallelism alone).
+        """
+        return (self.sharding == Sharding.FSDP2) & (self.ep == 1)
+
     def optimizer_copies(self, number: float) -> Floats:
         """Copies of what replicas share, where so many are named: of ZeRO-1's optimizer, and of ZeRO-2's gradients."""
         shared = np.isin(self.sharding, (Sharding.DISTRIBUTED_OPTIMIZER, Sharding.ZERO2))

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from primus_search.base.units import BF16_BYTES
@@ -10,10 +11,11 @@ from primus_search.cost.memory.chunk_memory import memory_by_rank
 from primus_search.cost.pipeline import far_hops
 from primus_search.cost.replicas import UPDATE, params_per_rank, replica_terms
 from primus_search.cost.stage import MeasuredLayers
+from primus_search.cost.traffic.sharded_weights import sharded_layer
 from primus_search.files.hardware_files import load_cluster
 from primus_search.models.model_files import load_model
 from primus_search.schedule import ranks_of
-from primus_search.values.candidates import Candidates, PipelineOrder
+from primus_search.values.candidates import Candidates, PipelineOrder, Sharding
 from primus_search.values.job import Job
 from primus_search.values.workload import Workload
 
@@ -45,6 +47,31 @@ def test_a_measured_optimizer_updates_the_part_on_the_device_alone() -> None:
     timed, law = replica_terms(job, c, measured)[:, UPDATE], replica_terms(job, c, None)[:, UPDATE]
     assert timed[2] == law[2]  # nothing is on the device
     assert timed[1] == pytest.approx(0.5 * (timed[0] + timed[2]), rel=1e-9)
+
+
+@pytest.mark.parametrize("sharding", [Sharding.DISTRIBUTED_OPTIMIZER, Sharding.FSDP2, Sharding.HSDP])
+@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (2, 1, 2), (4, 1, 1), (4, 1, 2), (2, 8, 1), (4, 4, 1)])
+def test_the_optimizer_updates_the_states_that_memory_holds(sharding: Sharding, tp: int, ep: int, etp: int) -> None:
+    """The share that is updated of experts and of the dense part is that of their states in memory."""
+    group = 4 * (sharding == Sharding.HSDP)
+    job, c = (
+        job_of("qwen3_30b_a3b", nodes=2),
+        Candidates.table(tp=tp, ep=ep, etp=etp, sharding=sharding, shard_group=group),
+    )
+    (owned,) = replica_terms(job, c, MeasuredLayers(optimizer_s_per_param=1.0))[:, UPDATE]
+    whole = Candidates.table(tp=tp, ep=ep, etp=etp, sharding=Sharding.NONE)
+    (all_of,) = replica_terms(job, whole, MeasuredLayers(optimizer_s_per_param=1.0))[:, UPDATE]
+    held, whole_held = (memory_by_rank(job, one).optimizer.max() for one in (c, whole))
+    assert owned / all_of == pytest.approx(held / whole_held, rel=1e-3)
+
+
+def test_torch_gathers_experts_without_ranks_of_their_own_with_their_layer() -> None:
+    """One message of a layer where Megatron-FSDP, whose experts have replicas of their own, sends two."""
+    job = job_of("qwen3_30b_a3b", nodes=2)
+    c = Candidates.table(tp=4, ep=1, etp=1, sharding=[Sharding.FSDP2, Sharding.MEGATRON_FSDP])
+    params = {name: np.full(2, 1e8) for name in ("dense_params", "expert_params", "trained_dense", "trained_experts")}
+    got = sharded_layer(job, c, job.degrees(c), **params, forward_s=0.0, backward_s=0.0)
+    assert got.forward.count.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(

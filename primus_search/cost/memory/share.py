@@ -139,8 +139,7 @@ class Share:
     @cached_property
     def expert_shards(self) -> Floats:
         found = np.maximum(self._degrees.edp * self.shards / (self._degrees.dp * self._c.cp), 1.0)
-        of_layers = (self.sharding == Sharding.FSDP2) & (self.ep == 1)  # torch shards a layer as a whole
-        return np.where(of_layers, np.minimum(found, self.shards), found)
+        return np.where(self._c.shards_whole_layers, np.minimum(found, self.shards), found)
 
 
 def shards_weights(s: Share) -> Bools:

@@ -52,7 +52,7 @@ def sharded_layer(
     is_low = travels_low(stack, c)
     packed = job.model.adapters.base.bytes_per_param if job.model.adapters else 0.0
     weight_bytes = np.where(is_low, FP8_BYTES, packed or BF16_BYTES)
-    is_one_group = (d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)
+    is_one_group = ((d.dp * c.cp == d.edp) & (c.tp == c.etp * c.ep)) | c.shards_whole_layers
     joined, apart = is_one_group * is_sharded, ~is_one_group * is_sharded
     whole = d.dp * c.cp
     with_dense = (
