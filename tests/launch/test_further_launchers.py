@@ -445,19 +445,28 @@ LORA = {
     ),
     "LitGPT": "checkpoint_dir: checkpoints/meta-llama/Llama-3.2-3B\nprecision: bf16-true\nlora_r: 32\n"
     "train: {global_batch_size: 8, micro_batch_size: 1, max_seq_length: 512}\n",
+    "HALOs (FSDP under accelerate)": "accelerate launch launch.py loss=sft model=llama ++model.use_peft=true "
+    "++model.name_or_path=meta-llama/Meta-Llama-3-8B",
     "LLaMA-Factory": "model_name_or_path: meta-llama/Meta-Llama-3-8B\nfinetuning_type: lora\npure_bf16: true\n"
     "cutoff_len: 2048\nper_device_train_batch_size: 1\n",
 }
 
 
 @pytest.mark.parametrize(
-    ("title", "formats"), [("torchtune", "bf16_all"), ("LitGPT", "bf16_all"), ("LLaMA-Factory", "stack")]
+    ("title", "formats"),
+    [
+        ("torchtune", "bf16_all"),
+        ("LitGPT", "bf16_all"),
+        ("LLaMA-Factory", "stack"),
+        ("HALOs (FSDP under accelerate)", "stack"),
+    ],
 )
 def test_adapters_of_peft_are_in_fp32_others_in_the_type_of_the_model(tmp_path: Path, title: str, formats: str) -> None:
     """torchtune recipes/lora_finetune_distributed.py: "gradients and optimizer states are in bfloat16"; LitGPT
     litgpt/finetune/lora.py: `fabric.init_module`; peft: `autocast_adapter_dtype`."""
-    (tmp_path / "tune.yaml").write_text(LORA[title])
-    job = read_experiment(tmp_path / "tune.yaml", 8)
+    path = tmp_path / ("tune.sh" if "launch.py" in LORA[title] else "tune.yaml")
+    path.write_text(LORA[title])
+    job = read_experiment(path, 8)
     assert (job.program, job.tuning["task"], job.row["state_format"]) == (title, "lora", formats)
 
 

@@ -246,60 +246,34 @@ def of_given(
     notes += _of_model(name, model, loaded)
     loaded = fitting(loaded, found, is_given=model is not None)
     found = {key: one for key, one in found.items() if key not in SIZES or str(one)[:1] != "-"}  # -1: no limit
-    counts = settings_read(launcher.contract)
-    sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
-    read_by = (given[key] for key in names_in(launcher, *sizes) & given.keys()) if sizes else ()
-    spread = [given[SPREAD]] if SPREAD in given and not launcher.layers else []
-    values = [*read_by, *(found[key] for key in counts & found.keys()), *spread]
-    tuned = (*launcher.lora.numbers, *(launcher.lora.bases if holds(given, launcher.lora.when) else ()))
-    values += [given[key] for key in tuned if key in given] + [name] * (launcher.calls and not loaded)
-    _refuse_unknown(launcher, given, values, line)
+    _refuse_unknown(launcher, given, found, [name] * (launcher.calls and not loaded), line)
     policy, packing = policy_in(stated, launcher.policy), packing_in(stated, launcher.packing)
     lora = tuning_in(given, launcher.lora)
-    by_default = launcher.lora.left_open(given) if lora else ()
-    if lora and (states := launcher.lora.states.get(str(found.get("state_format")))):
-        found["state_format"] = states
-    tuning = lora | policy if "policy" in policy else policy | lora
     if gpus := first_known(launcher.formulas.get("gpus", ()), stated):
         started = World(gpus, started.per_node)
-    cuts = any(LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
-    of_gpus = sized(launcher, given, found, started.gpus or world, loaded).keys() - {k for k, v in found.items() if v}
-    assumed = {
-        key: row
-        for key, row in launcher.assumed.items()
-        if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length") and key not in of_gpus
-    }
-    if bare := [key for key in SIZES if found.get(key) is True]:
-        raise ValueError(
-            f"{', '.join(bare)}: no value: set what the file takes it from (NAME=value before the command)"
-        )
-    found |= {key: value for key, (value, _) in assumed.items()}
-    wanted = sized(launcher, given, found, 0, loaded).get(MICRO_BATCH)
-    found |= sized(launcher, given, found, started.gpus or world, loaded)
-    has = found.get(MICRO_BATCH, wanted)
-    is_less = str(wanted).isdecimal() and int(str(has)) < int(str(wanted))
-    lowered = [f"{MICRO_BATCH} = {has}: {wanted} do not divide a replica's share of the batch"] if is_less else []
+    found, assumed, lowered = _with_sizes(launcher, given, stated, found, started.gpus or world, loaded)
+    if lora and (states := launcher.lora.states.get(str(found.get("state_format")))):
+        found["state_format"] = states
     if policy.get("task") == "dpo" and launcher.policy.counts_pairs:
         found |= {name: 2 * whole(name, found[name], least=1) for name in (BATCH, MICRO_BATCH) if name in found}
     found = {key: as_script_text(value) if isinstance(value, str) else value for key, value in found.items()}
     meant = of_axes if launcher.contract == ANY else of_contract
     read = meant(path, load_framework(launcher.contract), found, started.gpus or world, loaded, started)
+    by_default = f"by default of {launcher.title}, its program may have another"
+    left_open = launcher.lora.left_open(given) if lora else ()
     return replace(
         read,
         model_problems=() if read.model else problems or read.model_problems,
         world=started,
         program=launcher.title,
-        tuning=tuning,
+        tuning=lora | policy if "policy" in policy else policy | lora,
         workload={**read.workload, **packing},
         stacks=launcher.stacks,
         written={},
         not_modelled=(*read.not_modelled, *map(as_script_text, notes)),
         assumed=(
-            *(f"{k} = {v}: {why}" + f"; --set {k}=.. changes it" * (k in counts) for k, (v, why) in assumed.items()),
-            *(
-                f"lora.{key} = {lora['lora'].get(key)}: by default of {launcher.title}, its program may have another"
-                for key in by_default
-            ),
+            *assumed,
+            *(f"lora.{key} = {lora['lora'].get(key)}: {by_default}" for key in left_open),
             *(full_rows(packing) or read.assumed),
             *lowered,
             *launcher.notes,
@@ -308,8 +282,41 @@ def of_given(
     )
 
 
-def _refuse_unknown(launcher: Launcher, given: Settings, values: Sequence[Any], line: str) -> None:
-    """Raises ValueError with the variables, or what of a program only a run has, that values depend on."""
+def _with_sizes(
+    launcher: Launcher, given: Settings, stated: Settings, found: Settings, gpus: int, model: Model | None
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Settings with what is assumed, what formulas give and what the launcher takes by default; notes on what is
+    assumed, and on a micro-batch that is less than the file says. Raises ValueError for a size without a value."""
+    if bare := [key for key in SIZES if found.get(key) is True]:
+        raise ValueError(
+            f"{', '.join(bare)}: no value: set what the file takes it from (NAME=value before the command)"
+        )
+    cuts = any(LENGTH.search(key) and str(value).isdecimal() for key, value in given.items())  # by a name of its own
+    of_gpus = sized(launcher, given, found, gpus, model).keys() - {key for key, value in found.items() if value}
+    assumed = {
+        key: row
+        for key, row in launcher.assumed.items()
+        if _is_open(launcher, key, found, stated) and not (cuts and key == "seq_length") and key not in of_gpus
+    }
+    found = {**found, **{key: value for key, (value, _) in assumed.items()}}
+    wanted = sized(launcher, given, found, 0, model).get(MICRO_BATCH)
+    found |= sized(launcher, given, found, gpus, model)
+    has, counts = found.get(MICRO_BATCH, wanted), settings_read(launcher.contract)
+    is_less = str(wanted).isdecimal() and int(str(has)) < int(str(wanted))
+    lowered = [f"{MICRO_BATCH} = {has}: {wanted} do not divide a replica's share of the batch"] if is_less else []
+    changes = {key: f"; --set {key}=.. changes it" for key in assumed if key in counts}
+    return found, [f"{k} = {v}: {why}{changes.get(k, '')}" for k, (v, why) in assumed.items()], lowered
+
+
+def _refuse_unknown(launcher: Launcher, given: Settings, found: Settings, names: Sequence[str], line: str) -> None:
+    """Raises ValueError with the variables, or what of a program only a run has, that values which count depend on:
+    settings of the contract, what formulas of sizes read, adapters, `names` of models."""
+    sizes = [one for one in SIZES if one not in found and not _is_sized(launcher, one, given)]
+    counted = [found[key] for key in settings_read(launcher.contract) & found.keys()]
+    tuned = (*launcher.lora.numbers, *(launcher.lora.bases if holds(given, launcher.lora.when) else ()))
+    tuned += tuple(names_in(launcher, *sizes)) if sizes else ()
+    tuned += () if launcher.layers else (SPREAD,)
+    values = [*counted, *(given[key] for key in tuned if key in given), *names]
     missing = {name for value in values for name in UNSET.findall(str(value))}
     if missing:
         named = ", ".join(f"${name}" if name.isdigit() else name for name in sorted(missing))
