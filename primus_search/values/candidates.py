@@ -292,7 +292,8 @@ class Candidates:
         Source: NVIDIA/Megatron-LM core/distributed/torch_fully_sharded_data_parallel.py:77, :128; pytorch/torchtitan
         distributed/parallel_dims.py:206 (`efsdp` with expert parallelism alone).
         """
-        return (self.sharding == Sharding.FSDP2) & (self.ep == 1)
+        found: Bools = (self.sharding == Sharding.FSDP2) & (self.ep == 1)
+        return found
 
     def optimizer_copies(self, number: float) -> Floats:
         """Copies of what replicas share, where so many are named: of ZeRO-1's optimizer, and of ZeRO-2's gradients."""
