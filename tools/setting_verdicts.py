@@ -14,9 +14,8 @@ from pathlib import Path
 
 from primus_search.files.argument_tables import arguments
 from primus_search.files.framework_files import load_framework
-from primus_search.files.known_keys import known_keys
+from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.source import read
-from primus_search.launch.adapters import OF_ADAPTERS
 from primus_search.launch.contract import is_ignored, positive_of
 from primus_search.launch.read import torchtitan
 from primus_search.launch.read.megatron import model_keys
@@ -52,7 +51,8 @@ def verdict(framework: Framework, key: str) -> str:
     else:
         names = (table.renamed, table.translated, table.read_beside, model_keys(), table.companions)
         is_read = key in framework.spelled or any(key in one for one in (*names, *framework.packing.values()))
-        is_read |= key not in table.irrelevant and any(fnmatch.fnmatch(key, pattern) for pattern in OF_ADAPTERS)
+        adapters = key_table("megatron")["adapters"]
+        is_read |= key not in table.irrelevant and any(fnmatch.fnmatch(key, pattern) for pattern in adapters)
     if any(fnmatch.fnmatch(key, pattern) for pattern in framework.ignored):
         return "cannot matter"
     if key in framework.effects or positive in framework.effects:

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from primus_search.files.known_keys import key_table
+from primus_search.files.plain_forms import from_plain
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.launch.contract import fits, holds, is_off, number_in, shortened
 from primus_search.launch.write.job import Inexpressible
@@ -69,21 +70,13 @@ class LoraKeys:
 
 SFT: Mapping[str, Any] = {"task": "sft"}
 """What a post-training job trains that has no adapters."""
-OF_MEGATRON = LoraKeys(
-    when={"lora_rank": "[1-9]*", "lora_dim": "[1-9]*"},
-    rank=("lora_rank", "lora_dim"),
-    alpha=("lora_alpha",),
-    dropout=("lora_dropout",),
-    modules=("lora_target_modules", "target_modules"),
-)
-"""Arguments of programs that add adapters to Megatron-LM, which has none itself."""
 
 
 def keys_of(framework: Framework) -> LoraKeys:
-    """The keys of a framework's contract; of one without adapters those of no file."""
+    """The keys of a framework's contract; of one without adapters what programs add to it (its list)."""
     own = framework.adapters
     if not own:
-        return LoraKeys()
+        return from_plain(LoraKeys, key_table(framework.keys).get("lora", {}))
     named: dict[str, Any] = {name: (own[name],) for name in ("rank", "alpha", "dropout", "modules")}
     return LoraKeys(when={own["switch"]: "true"} if "switch" in own else {own["rank"]: "[1-9]*"}, **named)
 
@@ -183,10 +176,6 @@ def adapter_settings(framework: Framework, workload: Workload) -> dict[str, Any]
         ("modules", modules),
     )
     return {own[name]: value for name, value in values if name in own}
-
-
-OF_ADAPTERS = {"peft*": "*", "use_lora": "*"}
-"""Arguments of Megatron's programs under which adapters are trained of which no key gives the rank."""
 
 
 class NotModelled(ValueError):

@@ -16,7 +16,7 @@ from primus_search.files.framework_files import load_framework
 from primus_search.files.known_keys import key_table, known_keys
 from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, Keys, plain, read, shown
-from primus_search.launch.adapters import OF_ADAPTERS, OF_MEGATRON, refuse_adapters, tuning_in
+from primus_search.launch.adapters import keys_of, refuse_adapters, tuning_in
 from primus_search.launch.contract import fits, is_off, translated, whole
 from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read.megatron import SCHEDULE, candidate_words, default_batch, model_keys
@@ -66,13 +66,14 @@ def of_script(path: Path, text: str, world: int, model: Model | None) -> Experim
 
 def _of_written(path: Path, found: dict[str, Any], world: int, model: Model | None, text: str = "") -> Experiment:
     """The experiment of arguments that somebody wrote, with those of DeepSpeed's JSON."""
-    refuse_adapters(found, OF_ADAPTERS)
+    refuse_adapters(found, key_table("megatron")["adapters"])
     found = _with_deepspeed(found, path.parent)
     if str(found.get("zero_stage")) == "3" and is_off(found.get("untie_embeddings_and_output_weights")):
         found = {key: value for key, value in found.items() if key != "zero_stage"} | key_table(DEEPSPEED)["tied"]
     given, undecided = _decided(found, text)
-    tuning = tuning_in(given, OF_MEGATRON)
-    own = {key: value for key, value in given.items() if not tuning or key not in OF_MEGATRON.read}
+    lora = keys_of(load_framework("megatron"))
+    tuning = tuning_in(given, lora)
+    own = {key: value for key, value in given.items() if not tuning or key not in lora.read}
     read = _of_arguments(path, own, world, model)
     return replace(read, assumed=(*read.assumed, *undecided), tuning=tuning)
 

@@ -30,9 +30,6 @@ SIZES = {name: f"training.{key}" for name, key in (("seq_length", "seq_len"),
          ("global_batch_size", "global_batch_size"), ("local_batch_size", "local_batch_size"))}  # fmt: skip
 COPIES, SHARDS = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
 READ = {*SIZES.values(), COMPILE, COMPONENTS, COPIES, SHARDS}
-OWN = {"job.description", "job.dump_folder", "model.name", "model.flavor", "experimental.custom_import",
-       "training.steps"}  # fmt: skip
-"""Keys of which no time and no memory follows."""
 
 
 def words(framework: Framework, found: Settings, model: Model | None, world: int) -> tuple[dict[str, Any], set[str]]:
@@ -50,7 +47,7 @@ def words(framework: Framework, found: Settings, model: Model | None, world: int
         key = SIZES["local_batch_size"]
         row["micro_batch_size"] = whole(key, _get(found, defaults, key), least=1)
     row |= _sharding(found, defaults, row, world)
-    read |= READ | OWN | known_keys(framework.keys).read_beside
+    read |= READ | known_keys(framework.keys).read_beside
     row["loss_fusion"] = "loss" in compiled(found, defaults)
     return row, read
 

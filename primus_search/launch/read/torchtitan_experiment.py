@@ -9,7 +9,7 @@ from primus_search.base.errors import Problem
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.known_keys import key_table
 from primus_search.files.source import shown
-from primus_search.launch.adapters import LoraKeys, tuning_in
+from primus_search.launch.adapters import LoraKeys, keys_of, tuning_in
 from primus_search.launch.contract import translated
 from primus_search.launch.experiment import Experiment, experiment_of
 from primus_search.launch.read import torchtitan
@@ -54,8 +54,9 @@ def of_torchtitan(
     is_whole: bool = True,
 ) -> Experiment:
     """The experiment of torchtitan settings; `preset` holds what a launcher sets where they do not."""
-    tuning, notes_of_tuning = _tuning(given)
-    given = _in_rows(_without_adapters(given) if tuning else given)
+    lora = keys_of(framework)
+    tuning, notes_of_tuning = _tuning(given, lora)
+    given = _in_rows(_without_adapters(given, lora) if tuning else given)
     given, origin = translated(framework, given)
     found = {**preset, **given}
     loaded = model or _of_vocabulary(flavored(framework, found), given) or _imported(path, found)
@@ -124,39 +125,20 @@ def _facts(model: Model, found: Settings) -> dict[str, Any]:
 
 
 CONVERTERS = "model_spec.converters"
-OF_CONVERTER = tuple(f"{CONVERTERS}.{name}" for name in ("rank", "alpha", "target_modules"))
-LORA = LoraKeys(
-    when={CONVERTERS: "*loraconverter*"},
-    rank=OF_CONVERTER[:1],
-    alpha=OF_CONVERTER[1:2],
-    modules=OF_CONVERTER[2:],
-    defaults={"rank": 8, "alpha": 16.0, "modules": ["all-linear"]},
-)
-"""Adapters of components/lora.py, class LoRAConverter, of 0.3.0."""
-MATRICES = {
-    "wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wkv": "k_proj v_proj", "wo": "o_proj", "w1": "gate_proj",
-    "w2": "down_proj", "w3": "up_proj", "wq_a": "q_a_proj", "wq_b": "q_b_proj", "wkv_a": "kv_a_proj_with_mqa",
-    "wkv_b": "kv_b_proj",
-}  # fmt: skip
-"""Matrices of torchtitan's models by HuggingFace's names."""
 
 
-def _tuning(given: Settings) -> tuple[dict[str, Any], list[str]]:
+def _tuning(given: Settings, keys: LoraKeys) -> tuple[dict[str, Any], list[str]]:
     """`task` and `lora` of a workload as converters say them, and a note on adapters that are priced otherwise."""
-    named = given.get(OF_CONVERTER[2])
-    names = [str(one) for one in named] if isinstance(named, list) else []
-    of_hub = [one for name in names for one in MATRICES.get(name, name).split()]
-    tuning = tuning_in({**given, OF_CONVERTER[2]: of_hub}, LORA)
-    differs = "wkv" in names or (tuning and not names)
+    tuning, names = tuning_in(given, keys), given.get(keys.modules[0]) or []
     note = f"{CONVERTERS}: LoRAConverter (projected as an adapter of K and one of V, none of the head)"
-    return tuning, [note] if differs else []
+    return tuning, [note] if tuning and (not names or "wkv" in names) else []
 
 
-def _without_adapters(given: Settings) -> dict[str, Any]:
+def _without_adapters(given: Settings, keys: LoraKeys) -> dict[str, Any]:
     """Settings without those of adapters."""
     named = given[CONVERTERS]
     others = [one for one in named if "lora" not in str(one).lower()] if isinstance(named, list) else []
-    rest = {key: value for key, value in given.items() if key not in (CONVERTERS, *OF_CONVERTER)}
+    rest = {key: value for key, value in given.items() if key not in keys.read}
     return rest | ({CONVERTERS: others} if others else {})
 
 
