@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil
+from math import ceil, gcd
 from typing import Any, Self
 
 import numpy as np
@@ -22,10 +22,19 @@ from primus_search.values.model import (
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentMixer,
+    Mamba2,
     Model,
 )
 
 Column = NDArray[np.int64] | NDArray[np.bool_]
+
+
+def _scans(model: Model) -> list[tuple[int, int]]:
+    """Heads of each scan that context parallelism exchanges tokens for, and its groups of states that heads share."""
+    found = [(m.num_heads, m.num_groups) for m in (kind.mixer for kind in model.kinds) if isinstance(m, Mamba2)]
+    nets = [kind.mixer for kind in model.kinds if isinstance(kind.mixer, GatedDeltaNet)]
+    return found + [(mixer.num_key_heads, 1) for mixer in nets]
+
 
 OF_JOB: Mapping[str, Callable[[Job], int]] = {
     "world": lambda job: job.cluster.world,
@@ -40,6 +49,8 @@ OF_JOB: Mapping[str, Callable[[Job], int]] = {
     "expert_ffn_hidden": lambda job: job.model.moe.expert_ffn_hidden if job.model.moe else 1,
     "num_kv_heads": lambda job: job.model.num_heads if job.model.latent else job.model.num_kv_heads,
     "num_mtp_layers": lambda job: job.model.num_mtp_layers,
+    "num_scan_heads": lambda job: gcd(*(heads for heads, _ in _scans(job.model))),
+    "num_scan_groups": lambda job: max((groups for _, groups in _scans(job.model)), default=1),
 }
 """Numbers of cluster, stack, workload and model that conditions may use, by name; one expert in a dense model."""
 

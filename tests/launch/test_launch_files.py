@@ -448,7 +448,11 @@ def test_an_earlier_release_refuses_what_later_ones_lifted() -> None:
         "exchange_overlap_without_graphs",
         "hybridep_in_racks",
     }
-    assert set(names_of("nemo@26.04")) - set(names_of("nemo@26.06")) == {"whole_iteration_without_experts"}
+    assert set(names_of("nemo@26.04")) - set(names_of("nemo@26.06")) == {
+        "whole_iteration_without_experts",
+        "delta_net_whole_sequence",
+    }
+    assert set(names_of("nemo@26.06")) - set(names_of("nemo@26.08")) == {"sparse_attention_whole_sequence"}
     assert names_of("nemo@26.08") == names_of("nemo")
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 
 from primus_search.cost.memory.share import BF16_BYTES, Share, keeps_gathered, shards_weights
+from primus_search.space.memo import in_order
 from primus_search.values.candidates import INNER_RANKS, CpComm, Floats, Sharding
 from primus_search.values.machine.stack import Stack
 from primus_search.values.machine.state_formats import state_bytes
-from primus_search.values.model import Model
+from primus_search.values.model import Mixer, Model
 
 RING_DEPTH = 2.0
 """Key/value blocks a ring holds beside its own: the one attended to and the one arriving."""
@@ -80,8 +81,17 @@ def pipeline_buffer(model: Model, s: Share) -> Floats:
     return np.where(s.pp > 1, HOP_TENSORS * BF16_BYTES * s.split_tokens * model.hidden, 0.0)
 
 
-def context_buffer(model: Model, s: Share) -> Floats:
-    """Key/value blocks travelling round a ring, copies on both sides of an all-to-all, both, or all keys gathered."""
+def context_buffer(model: Model, mixer: Mixer | None, s: Share) -> Floats:
+    """Key/value blocks travelling round a ring, copies on both sides of an all-to-all, both, or all keys gathered.
+
+    Of a scan what is sent and what arrived, before it is put in order; of what an indexer selects from the same.
+    """
+    core = None if mixer is None else mixer.core(model.hidden)
+    if core is not None and core.exchanged:
+        widths = in_order(core.exchanged_widths(s.tp * s.cp)[:-1])
+        return np.where(s.cp > 1, 2.0 * BF16_BYTES * s.tokens / s.tp * widths, 0.0)
+    if core is not None and core.gathered:
+        return np.where(s.cp > 1, BF16_BYTES * s.tokens * s.cp * sum(core.gathered), 0.0)
     if model.latent is not None:
         width = model.num_heads / s.tp * (model.latent.qk_head_dim + model.latent.v_head_dim)
     else:

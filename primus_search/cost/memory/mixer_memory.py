@@ -59,6 +59,7 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attent
     core, rank = mixer.core(hidden), s.tokens / s.tp
     outputs = mixer_outputs(mixer, hidden, s) - rank * core.passing
     outputs = outputs + (s.tokens - s.split_tokens) * _gathered_width(mixer, hidden)
+    outputs = outputs + 2.0 * rank * core.group_width * np.maximum(s.tp * s.cp - core.groups, 0.0)
     up = mixer_outputs(mixer, hidden, s, core.up) - rank * core.passing if core.up else np.zeros_like(outputs)
     of_up = Recompute.MLA_UP_PROJ if core.up else Recompute.NONE
     kept = [
@@ -86,6 +87,9 @@ def mixer_tensors(mixer: Mixer, hidden: int, s: Share, low_bytes: Floats, attent
     if isinstance(mixer, Attention | LatentMixer) and mixer.indexer is not None and mixer.indexer.has_own:
         selected = FP32_BYTES * s.tokens * (mixer.indexer.top_k / mixer.indexer.block)
         kept.append(Saved(name="selected keys", bytes=selected))
+    if core.gathered:
+        others = BF16_BYTES * s.tokens * (s.cp - 1.0) * sum(core.gathered)
+        kept.append(Saved(name="keys of other ranks", bytes=others, dropped_by=Recompute.CORE_ATTENTION))
     return kept
 
 

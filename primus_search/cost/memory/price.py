@@ -138,7 +138,7 @@ def activation_prices(model: Model, stack: Stack, workload: Workload, s: Share) 
     arriving = np.where(is_away, INPUTS_IN_FLIGHT * kept_input, 0.0)
     for k, kind in enumerate(kinds):
         view, _, own = seen(model, kind, s)
-        context = buffers.context_buffer(view, own)
+        context = buffers.context_buffer(view, kind.mixer, own)
         layer = layer_activations(model, stack, kind, s, workload.seq_length)
         prices.put("activations", units.at("live", k), layer.kept)
         prices.put("activations", units.at("waiting", k), layer.waiting)

@@ -10,9 +10,12 @@ each ring step the same work. Four ways to exchange, the candidate's or the soft
     a2aN_p2p    an all-to-all among N neighbours, then a ring between the groups, each of N times the tokens and 1/N of
                 the heads, so that a message of the ring is as large as without and c/N - 1 steps are left of c - 1
 
+Two more for layers that are no plain attention: scans of Mamba-2 and Gated DeltaNet exchange tokens for heads whatever
+`cp_comm` says, where heads divide, and latents that an indexer selects from are gathered.
+
 Source: ring attention, Liu et al. 2023 (arXiv:2310.01889); DeepSpeed-Ulysses, Jacobs et al. 2023 (arXiv:2309.14509);
 all-gather: Llama 3, arXiv:2407.21783 section 3.3.2; both: USP, Fang and Zhao 2024 (arXiv:2405.07719). Sizes as in
-TransformerEngine's context-parallel attention.
+TransformerEngine's context-parallel attention; scans and indexers: Megatron-LM d98e8a64.
 """
 
 import numpy as np
@@ -20,11 +23,12 @@ from numpy.typing import ArrayLike
 
 from primus_search.base.units import BF16_BYTES
 from primus_search.cost.laws.collectives import Group, all_gather_s, all_to_all_s, reduce_scatter_s, send_s
+from primus_search.cost.laws.memory_bound import Stream, bandwidth_bytes_per_s
 from primus_search.cost.traffic.comm_table import Comm, LayerTraffic, comm, exposed_s
 from primus_search.space.memo import in_order
 from primus_search.values.candidates import Bools, Candidates, CpComm, Floats, Ints
 from primus_search.values.job import Job
-from primus_search.values.model import Model
+from primus_search.values.model import Mixer, Model
 from primus_search.values.workload import Workload
 
 
@@ -45,16 +49,16 @@ def context_parallel(job: Job, c: Candidates, *, forward_s: ArrayLike, backward_
     present = [code for code in ways if (codes == code).any()] or [CpComm.P2P]
     found = ways[present[0]]()
     for code in present[1:]:
-        found = _where(codes == code, ways[code](), found)
+        found = either(codes == code, ways[code](), found)
     inner = c.inner_context_ranks(job.stack.communication.cp_comm)
     if inner.any():
-        found = _where(inner > 0, _ring_of_groups(job, c, inner, forward_s, backward_s), found)
+        found = either(inner > 0, _ring_of_groups(job, c, inner, forward_s, backward_s), found)
     if c.hybrid_cp.any():
-        found = _where(c.hybrid_cp, _rings_by_document(job, c, forward_s, backward_s), found)
+        found = either(c.hybrid_cp, _rings_by_document(job, c, forward_s, backward_s), found)
     return found
 
 
-def _where(mask: Bools, chosen: LayerTraffic, other: LayerTraffic) -> LayerTraffic:
+def either(mask: Bools, chosen: LayerTraffic, other: LayerTraffic) -> LayerTraffic:
     """Rows of one exchange where the mask holds, of the other elsewhere."""
 
     def both(a: Comm, b: Comm) -> Comm:
@@ -151,4 +155,45 @@ def _gather(job: Job, c: Candidates) -> LayerTraffic:
     return LayerTraffic(
         forward=comm("context-parallel gather forward", whole, 1 * is_split, gather),
         backward=comm("context-parallel gather backward", whole, 2 * is_split, gather + scatter),
+    )
+
+
+def heads_of_scans(job: Job, mixer: Mixer, c: Candidates) -> LayerTraffic:
+    """A scan works on all tokens of its share of heads: inputs cross once, the output once; in backward the gradients.
+
+    Formula: all-to-all of 2 bytes * tokens/cp * width/tp each, and copies that put heads and zigzag tokens in order:
+    three of the inputs, two of the output, read and written.
+    Source: Megatron-LM d98e8a64 core/ssm/mamba_context_parallel.py pre_conv_ssm and post_conv_ssm (z, x, B, C, dt one
+    by one, groups repeated up to one per rank), gated_delta_net/common.py a2a_cp_to_hp and a2a_hp_to_cp (one tensor).
+    """
+    efficiencies, group = job.stack.efficiencies, Group(c.cp, c.tp)
+    rows = np.asarray(BF16_BYTES * c.micro_batch_size * (job.workload.seq_length / c.cp) / c.tp, np.float64)
+    sizes = [rows * width for width in mixer.core(job.model.hidden).exchanged_widths(c.tp * c.cp)]
+    sent = in_order(all_to_all_s(job.network, size, group) for size in sizes) / efficiencies.network_efficiency
+    moved = 6.0 * in_order(sizes[:-1]) + 4.0 * sizes[-1]
+    rate = bandwidth_bytes_per_s(job.accelerator, Stream.ELEMENTWISE) * efficiencies.memory_efficiency
+    seconds = np.where(c.cp > 1, sent + moved / rate, 0.0)
+    message, count = in_order(sizes) / len(sizes), len(sizes) * (c.cp > 1)
+    return LayerTraffic(
+        forward=comm("heads of scans all-to-all forward", message, count, seconds),
+        backward=comm("heads of scans all-to-all backward", message, count, seconds),
+    )
+
+
+def selected_from(job: Job, mixer: Mixer, c: Candidates) -> LayerTraffic:
+    """Gathers of what queries select from, of all ranks; in backward their gradients are scattered.
+
+    Source: Megatron-LM d98e8a64 core/transformer/experimental_attention_variant/dsa.py DSAttention.forward.
+    """
+    tokens = np.asarray(BF16_BYTES * c.micro_batch_size * job.workload.seq_length, np.float64)
+    ranks = Group(c.cp, c.tp)
+    sizes = [tokens * width for width in mixer.core(job.model.hidden).gathered]
+    gather, scatter = (
+        in_order(law(job.network, size, ranks) for size in sizes) / job.stack.efficiencies.network_efficiency
+        for law in (all_gather_s, reduce_scatter_s)
+    )
+    message, count = in_order(sizes) / len(sizes), len(sizes) * (c.cp > 1)
+    return LayerTraffic(
+        forward=comm("gather of selectable keys forward", message, count, gather),
+        backward=comm("scatter of selectable keys backward", message, count, scatter),
     )

@@ -16,7 +16,7 @@ from primus_search.cost.memory.share import Share
 from primus_search.cost.parts.layer import recompute_s
 from primus_search.cost.parts.operations import Module, Part, Pass, Work
 from primus_search.cost.traffic.comm_table import LayerTraffic, comm
-from primus_search.cost.traffic.context_parallel import context_parallel
+from primus_search.cost.traffic.context_parallel import context_parallel, either, heads_of_scans, selected_from
 from primus_search.cost.traffic.expert_parallel import expert_parallel
 from primus_search.cost.traffic.host_copies import host_copies
 from primus_search.cost.traffic.sharded_weights import kept_shard, sharded_layer
@@ -130,10 +130,14 @@ def mixer_context(
 ) -> LayerTraffic:
     """Context-parallel traffic of one layer and micro-batch, given the seconds of attention it may hide behind.
 
-    A scan passes its state from rank to rank in order, cp - 1 sends of H K V FP32 numbers per sequence, and back in
-    backward; the ranks wait for it. Attention of every form passes keys and values.
+    A scan whose launchers exchange tokens for heads does where they divide; another passes its state from rank to rank
+    in order, cp - 1 sends of H K V FP32 numbers per sequence, and back in backward; the ranks wait for it. Attention
+    passes keys and values, or gathers those that an indexer selects from.
     Source: sequence-parallel Mamba-2 (arXiv:2405.21060) section 8.2; the same for linear attention (arXiv:2404.02882).
     """
+    core = None if kind.mixer is None else kind.mixer.core(job.model.hidden)
+    if kind.mixer is not None and core and core.gathered:
+        return selected_from(job, kind.mixer, c)
     if kind.mixer is None or isinstance(kind.mixer, Attention | LatentMixer | CompressedAttention):
         seen, _ = job.layer(kind)
         return context_parallel(seen, c, forward_s=forward_s, backward_s=backward_s)
@@ -141,7 +145,12 @@ def mixer_context(
     steps = (c.cp - 1.0) * (state > 0)
     one = send_s(job.network, state, Group(c.cp, c.tp)) / job.stack.efficiencies.network_efficiency
     waiting = np.asarray(steps * one)
-    return LayerTraffic(
+    passed = LayerTraffic(
         forward=comm("states of scans forward", state, steps, waiting, waiting),
         backward=comm("states of scans backward", state, steps, waiting, waiting),
     )
+    if core is None or not core.exchanged:
+        return passed
+    limits = (p.limit for p in kind.mixer.projections(job.model.hidden) if p.limit)
+    deals_heads = np.logical_and.reduce([heads % (c.tp * c.cp) == 0 for heads in (kind.mixer.num_heads, *limits)])
+    return either(deals_heads, heads_of_scans(job, kind.mixer, c), passed)

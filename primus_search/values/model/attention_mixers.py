@@ -213,7 +213,9 @@ class LatentMixer:
             copied, passing = heads * (2 * a.qk_head_dim + a.v_head_dim), keys_values + heads * a.qk_head_dim
             return both(copied=copied, before_gate=gate, passing=passing)
         copied = heads * (a.kv_lora_rank + a.qk_rope_head_dim)
-        return both(copied=copied, before_gate=heads * a.kv_lora_rank + gate, passing=keys_values)
+        own = (self.indexer.head_dim,) if self.indexer.has_own else ()
+        gathered = (a.kv_lora_rank + a.qk_rope_head_dim, *own)
+        return both(copied=copied, before_gate=heads * a.kv_lora_rank + gate, passing=keys_values, gathered=gathered)
 
     def mixing_flops(self, seq_length: int) -> float:
         """Products of queries with keys and of scores with values.

@@ -8,7 +8,10 @@ of its core in `cost/parts/mixer_operations.py` where that is neither attention 
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Split(Enum):
@@ -67,6 +70,9 @@ class MixingWork:
     copied     copies that the kernel reads and keeps      before_gate  outputs kept before their norm or gate
     rows       FP32 numbers that the kernel keeps          passing      outputs of projections that nothing keeps
     up         groups of projections that turn latents into queries, keys and values, as MLA's up-projections do
+    exchanged  tensors that context parallelism exchanges for heads, that of the output last; by none states are passed
+    groups     of two more tensors, `group_width` each: every context-parallel rank gets one at least, a copy if need be
+    gathered   numbers per token that every context-parallel rank needs of all tokens, to select from
 
     Sources of what is kept: Megatron-Core 0.20 ssm/mamba_mixer.py with mamba_ssm's MambaSplitConv1dScanCombinedFn
     (keeps the joint projection and the output before its gate), ssm/gated_delta_net (queries and keys normalised and
@@ -85,6 +91,15 @@ class MixingWork:
     rows: float = 0.0
     passing: int = 0
     up: tuple[str, ...] = ()
+    exchanged: tuple[int, ...] = ()
+    groups: int = 0
+    group_width: int = 0
+    gathered: tuple[int, ...] = ()
+
+    def exchanged_widths(self, ranks: NDArray[Any]) -> list[NDArray[np.float64]]:
+        """Columns of each tensor exchanged for heads over that many ranks (tp * cp), all together; the output last."""
+        shared = [np.maximum(self.groups, ranks) * float(self.group_width)] * (2 if self.groups else 0)
+        return [*shared, *(np.full_like(ranks, width, dtype=np.float64) for width in self.exchanged)]
 
 
 @runtime_checkable

@@ -49,6 +49,8 @@ class Mamba2:
         return MixingWork(
             convolved=self.conv_channels, gated=self.inner, scanned=self.conv_channels + self.inner, chunk=self.chunk,
             state=self.inner * self.state_dim, before_gate=2 * self.inner, rows=1,
+            exchanged=(self.inner, self.inner, self.num_heads, self.inner), groups=self.num_groups,
+            group_width=self.state_dim,
         )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
@@ -118,7 +120,7 @@ class GatedDeltaNet:
             convolved=convolved, turned=2 * self.key_out, gated=self.value_out, scanned=convolved + self.value_out,
             chunk=self.chunk, state=heads * self.key_dim * self.value_dim,
             copied=convolved + 2 * heads * self.key_dim + self.value_out, before_gate=self.value_out,
-            rows=heads * (2.0 + self.chunk / 2),
+            rows=heads * (2.0 + self.chunk / 2), exchanged=(convolved + self.value_out + 2 * heads, self.value_out),
         )  # fmt: skip
 
     def mixing_flops(self, seq_length: int) -> float:
