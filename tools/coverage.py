@@ -47,7 +47,7 @@ def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) ->
         return root
     git = ["git", "-C", str(root)]
     listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", commit], capture_output=True, check=False, text=True)
-    paths = [path for path in listed.stdout.splitlines() if path.endswith(ENDS)]
+    paths = [f"*{end}" for end in ENDS if f"{end}\n" in listed.stdout]
     folders = sorted({row["path"].rpartition("/")[0] or row["path"] for row in rows})
     for wanted in (paths, folders, [row["path"] for row in rows]):
         packed = subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)

@@ -1,6 +1,7 @@
 """Settings that files of strangers have: what they were read as otherwise, by kind."""
 
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -352,6 +353,29 @@ def test_a_program_that_a_script_starts_is_read_with_its_arguments(tmp_path: Pat
         read_experiment(path)
 
 
+FREEZES = "for name, weight in model.named_parameters():\n    if 'projector' not in name:\n        weight.requires_grad = False\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("print(1)\n" + FREEZES, r"starts own\.py, which trains some of its model's weights alone"),
+        ("import colossalai\n", r"starts own\.py, which is a program of ColossalAI"),
+        ("if args.freezes:\n" + indent(FREEZES, "    "), ""),
+        ("import peft\n" + FREEZES, ""),
+        ("print(1)\n" + FREEZES.replace("in model", "in teacher"), ""),
+    ],
+)
+def test_a_program_beside_its_command_says_what_it_trains(program: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(program)
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 own.py {TUNE}")
+    if not said:
+        assert read_experiment(tmp_path / "run.sh").world.gpus == 8
+        return
+    with pytest.raises(InputError, match=said):
+        read_experiment(tmp_path / "run.sh")
+
+
 def test_a_file_by_the_last_parts_of_its_path_lies_above(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     (tmp_path / "configs").mkdir()
@@ -393,6 +417,7 @@ def test_verls_evaluation_trains_nothing(tmp_path: Path) -> None:
         ("own-cli rm --deepspeed configs/zero2.json " + TUNE, "a head of classes or rewards"),
         (f"torchrun --nproc_per_node 8 own.py {TUNE} --tp 2", "degrees of a program of its own"),
         (f"source inner.sh\ntorchrun --nproc_per_node 8 own.py {TUNE}", "AWS Trainium"),
+        (f"deepspeed main.py --lora_dim 128 {TUNE}", "train beside all weights"),
     ],
 )
 def test_what_a_file_of_strangers_starts_otherwise_is_refused(text: str, said: str, tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def read_experiment(
                 break
         if reader is None and is_shell and (program := program_in(path, started + text)):
             return _of_started(path, text, world, model, program)
+    if isinstance(reader, partial) and is_shell and (program := program_in(path, started + text)):
+        beside = read_text(program[0], most=MAX_TABLE_BYTES)
+        if what := next(_devices_of(beside, is_called=True), ""):
+            said = f"starts {program[0].name}, which {what}; a job of its sizes is priced by {command(text)}"
+            raise InputError([Problem(shown(path), said)])
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text) + (required_of(made) if not arguments else ""))])
     with readable(shown(path)):
