@@ -353,6 +353,49 @@ def test_a_program_that_a_script_starts_is_read_with_its_arguments(tmp_path: Pat
         read_experiment(path)
 
 
+SLIME = (
+    "python train.py --hf-checkpoint Qwen/Qwen3-8B --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size"
+    " 64 --global-batch-size 64 --tensor-model-parallel-size 2 --use-dynamic-batch-size --max-tokens-per-gpu 8192 "
+)
+
+
+def test_fine_tuning_of_slime_has_rows_as_long_as_a_device_is_given(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SLIME + "--loss-type sft_loss --context-parallel-size 2")
+    job = read_experiment(tmp_path / "run.sh")
+    assert (job.seq_length, job.row["micro_batch_size"], job.tuning["task"]) == (16384, 1, "sft")
+    (tmp_path / "run.sh").write_text(SLIME + "--loss-type sft_loss --rollout-max-response-len 4096")
+    assert read_experiment(tmp_path / "run.sh").row["micro_batch_size"] == 2
+    (tmp_path / "run.sh").write_text(SLIME)
+    assert not read_experiment(tmp_path / "run.sh").seq_length
+
+
+AUTOMODEL = """
+recipe: RECIPE
+step_scheduler: {global_batch_size: 8, local_batch_size: 1}
+model: {pretrained_model_name_or_path: Qwen/Qwen3-8B}
+distributed: {strategy: fsdp2, tp_size: 1}
+packed_sequence: {packed_sequence_size: 4096}
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("DiffusionLMSFTRecipe", "a loss of masked tokens"),
+        ("{_target_: nemo_automodel.recipes.retrieval.TrainBiEncoderRecipe}", "a head of classes or of embeddings"),
+        ("TrainFinetuneRecipeForSequenceClassification", "a head of classes or of embeddings"),
+        ("TrainFinetuneRecipeForNextTokenPrediction", ""),
+    ],
+)
+def test_a_recipe_of_automodel_says_what_is_trained(recipe: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(AUTOMODEL.replace("RECIPE", recipe))
+    if not said:
+        assert read_experiment(tmp_path / "job.yaml").seq_length == 4096
+        return
+    with pytest.raises(InputError, match=said):
+        read_experiment(tmp_path / "job.yaml")
+
+
 FREEZES = "for name, weight in model.named_parameters():\n    if 'projector' not in name:\n        weight.requires_grad = False\n"
 
 
@@ -418,6 +461,8 @@ def test_verls_evaluation_trains_nothing(tmp_path: Path) -> None:
         (f"torchrun --nproc_per_node 8 own.py {TUNE} --tp 2", "degrees of a program of its own"),
         (f"source inner.sh\ntorchrun --nproc_per_node 8 own.py {TUNE}", "AWS Trainium"),
         (f"deepspeed main.py --lora_dim 128 {TUNE}", "train beside all weights"),
+        (f"swift sft --task_type generative_reranker --train_type full {TUNE}", "a head of classes or of embeddings"),
+        (f"llamafactory-cli train --stage sft --do_predict true --finetuning_type full {TUNE}", "trains nothing"),
     ],
 )
 def test_what_a_file_of_strangers_starts_otherwise_is_refused(text: str, said: str, tmp_path: Path) -> None:
