@@ -24,7 +24,7 @@ from primus_search.values.model import Model
 SIZES = ("gpus", "tp", "pp", "seq_length", "micro_batch_size", "global_batch_size")
 """Facts without which a run cannot be projected."""
 
-LAUNCH_SUFFIXES = (".toml", ".yaml", ".yml", ".sh", ".json")
+LAUNCH_SUFFIXES = (".toml", ".yaml", ".yml", ".sh", ".json", ".slurm", ".sbatch")
 """Files that are never tried as logs."""
 NAMES = ("model_name", "total_params")
 """Facts of a model that are no settings."""

@@ -9,7 +9,10 @@ import pytest
 from primus_search.base.errors import InputError
 from primus_search.launch.experiment_space import space_of
 from primus_search.launch.read.experiments import read_experiment
+from primus_search.learning.logged_job import read_job
 from primus_search.learning.started_experiment import start
+from primus_search.models.model_files import load_model
+from primus_search.values.model.adapters import modules_of
 from tests.support.launched import assert_read
 
 TUNE = "--model_name_or_path meta-llama/Llama-2-7b-hf --per_device_train_batch_size 2 --max_seq_length 2048"
@@ -369,6 +372,34 @@ def test_fine_tuning_of_slime_has_rows_as_long_as_a_device_is_given(tmp_path: Pa
     assert not read_experiment(tmp_path / "run.sh").seq_length
 
 
+ROLL = """
+pretrain: Qwen/Qwen2.5-7B
+prompt_length: 1024
+response_length: 3072
+actor_train:
+  training_args: {per_device_train_batch_size: 2, gradient_accumulation_steps: 16}
+  strategy_args: {strategy_name: megatron_train, strategy_config: {tensor_model_parallel_size: 2}}
+  device_mapping: list(range(0,8))
+actor_infer: {strategy_args: {strategy_name: vllm, strategy_config: {tensor_parallel_size: 4}}}
+"""
+
+
+@pytest.mark.parametrize("name", ["grpo.yaml", "example_ppo.yaml"])
+def test_a_launcher_of_its_own_comes_before_sections_of_a_trainer(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(ROLL)
+    job = read_experiment(tmp_path / name)
+    assert (job.program, job.row["tp"], job.global_batch_size) == ("ROLL (Megatron)", 2, 128)
+
+
+OLD = "python pretrain_gpt2.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --fp16"
+
+
+def test_a_script_of_slurm_with_lines_of_its_log_is_a_script(tmp_path: Path) -> None:
+    said = "iteration 500/ 1000 | elapsed time per iteration (ms): 2800.9 | learning rate: 1.5E-04 | loss: 6.2"
+    (tmp_path / "run.slurm").write_text(f"#!/bin/bash\n# {said}\n{OLD} --micro-batch-size 4 --train-iters 9\n# {said}\n")
+    assert read_job(tmp_path / "run.slurm").row["micro_batch_size"] == 4
+
+
 AUTOMODEL = """
 recipe: RECIPE
 step_scheduler: {global_batch_size: 8, local_batch_size: 1}
@@ -396,7 +427,7 @@ def test_a_recipe_of_automodel_says_what_is_trained(recipe: str, said: str, tmp_
         read_experiment(tmp_path / "job.yaml")
 
 
-FREEZES = "for name, weight in model.named_parameters():\n    if 'projector' not in name:\n        weight.requires_grad = False\n"
+FREEZES = "for name, weight in model.named_parameters():\n    if name != head:\n        weight.requires_grad = False\n"
 
 
 @pytest.mark.parametrize(
@@ -417,6 +448,12 @@ def test_a_program_beside_its_command_says_what_it_trains(program: str, said: st
         return
     with pytest.raises(InputError, match=said):
         read_experiment(tmp_path / "run.sh")
+
+
+def test_adapters_of_falcon_are_called_as_its_layers_are() -> None:
+    model = load_model("falcon_7b")
+    of_hub = modules_of(model, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"])
+    assert of_hub == modules_of(model, ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"])
 
 
 def test_a_file_by_the_last_parts_of_its_path_lies_above(tmp_path: Path) -> None:
@@ -461,6 +498,7 @@ def test_verls_evaluation_trains_nothing(tmp_path: Path) -> None:
         (f"torchrun --nproc_per_node 8 own.py {TUNE} --tp 2", "degrees of a program of its own"),
         (f"source inner.sh\ntorchrun --nproc_per_node 8 own.py {TUNE}", "AWS Trainium"),
         (f"deepspeed main.py --lora_dim 128 {TUNE}", "train beside all weights"),
+        (f"sed -e s/a/b/ \\\n -e s/autotp_size/4/ t > c\ndeepspeed own.py --deepspeed c {TUNE}", "itself .autotp_size"),
         (f"swift sft --task_type generative_reranker --train_type full {TUNE}", "a head of classes or of embeddings"),
         (f"llamafactory-cli train --stage sft --do_predict true --finetuning_type full {TUNE}", "trains nothing"),
     ],

@@ -111,10 +111,11 @@ class Launcher:
     notes: tuple[str, ...] = ()
     notes_alone: tuple[str, ...] = ()
 
-    def inside(self, document: Settings) -> dict[str, Any]:
-        """Settings of a document by the launcher's own names: those of the section `below` before others."""
+    def inside(self, document: Settings, *, lifts: bool = True) -> dict[str, Any]:
+        """Settings of a document by the launcher's own names: those of the section `below` before others; `lifts`:
+        with those of sections, where it has them."""
         section = f"{self.below}."
-        document = self._lifted(document) if self.lifts else document
+        document = self._lifted(document) if lifts and self.lifts else document
         return {**document, **{k.removeprefix(section): v for k, v in document.items() if k.startswith(section)}}
 
     def _lifted(self, document: Settings) -> dict[str, Any]:

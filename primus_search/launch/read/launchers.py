@@ -76,8 +76,10 @@ def launcher_of(path: Path, text: str, arguments: Sequence[str] = ()) -> Launche
     except (InputError, ValueError):
         return None
     script = cache(lambda: bash.followed(text, os.environ, path.parent))
-    for one in sorted(launchers().values(), key=lambda one: not (one.calls or one.layers)):
-        given = program if one.calls else one.inside(document)
+    each = sorted(launchers().values(), key=lambda one: not (one.calls or one.layers))
+    ways = [(one, False) for one in each] + [(one, True) for one in each if one.lifts and not is_script]
+    for one, lifts in ways:  # a launcher of its own before the sections of another one's trainer
+        given = program if one.calls else one.inside(document, lifts=lifts)
         has_command = is_script and bool(one.program) and re.search(one.program, text) is not None
         given = _of_script(path, script(), one)[0] if has_command else given
         is_its = has_command or not (is_script or one.is_command)
