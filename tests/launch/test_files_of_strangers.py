@@ -396,7 +396,9 @@ OLD = "python pretrain_gpt2.py --num-layers 8 --hidden-size 512 --num-attention-
 
 def test_a_script_of_slurm_with_lines_of_its_log_is_a_script(tmp_path: Path) -> None:
     said = "iteration 500/ 1000 | elapsed time per iteration (ms): 2800.9 | learning rate: 1.5E-04 | loss: 6.2"
-    (tmp_path / "run.slurm").write_text(f"#!/bin/bash\n# {said}\n{OLD} --micro-batch-size 4 --train-iters 9\n# {said}\n")
+    (tmp_path / "run.slurm").write_text(
+        f"#!/bin/bash\n# {said}\n{OLD} --micro-batch-size 4 --train-iters 9\n# {said}\n"
+    )
     assert read_job(tmp_path / "run.slurm").row["micro_batch_size"] == 4
 
 
