@@ -3,8 +3,10 @@
 from dataclasses import replace
 from itertools import chain
 
+from primus_search.files.known_keys import key_table
 from primus_search.files.search_path import FileKind, names
-from primus_search.models.presets import load_preset, preset_at
+from primus_search.files.source import read
+from primus_search.models.presets import load_preset, preset_at, preset_from
 from primus_search.values.machine.framework import Framework, Settings
 from primus_search.values.model import Constants, Model
 from primus_search.values.model.shape import shape
@@ -35,3 +37,16 @@ def _changed(fields: Settings) -> Model:
         of_constants["rotary_scaling"] = tuple((k, scaling.get(k, v)) for k, v in model.constants.rotary_scaling)
     sizes = {k: v for k, v in fields.items() if k != "preset" and k not in of_constants}
     return replace(model, **sizes, constants=replace(model.constants, **of_constants))
+
+
+def part_called(theirs: str) -> Model | None:
+    """The language model of a flavor of torchtitan that is a preset's but for fields of its config.json, or None."""
+    family, _, flavor = theirs.partition(":")
+    fields = dict(key_table("torchtitan_parts").get(family, {}).get(flavor, {}))
+    if not fields:
+        return None
+    path = names(FileKind.MODEL)[fields.pop("preset")]
+    document = read(path)
+    sizes = {key: one for key, one in {**document.data["huggingface"], **fields}.items() if one is not None}
+    found = preset_from(replace(document, data={**document.data, "huggingface": sizes}), path).model
+    return replace(found, name=f"{family}_{flavor}".lower()) if "hidden_size" in fields else found

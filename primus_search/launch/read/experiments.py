@@ -206,9 +206,11 @@ JOB_SECTIONS = re.compile(
 )
 """What a job file of torchtitan has in every release."""
 CONFIGURES = re.compile(
-    r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?\w{0,20}Trainer\.Config", re.MULTILINE
+    r"^def \w{1,80}\([^)]{0,2000}\)\s{0,8}->\s{0,8}['\"]?(?:\w{1,80}\.){0,4}?(?:\w{0,20}Trainer\.Config"
+    r"|Controller\.Config|TransformersBackendConfig)",
+    re.MULTILINE,
 )
-"""A function that returns a configuration of torchtitan 0.3.0."""
+"""A function that returns a configuration of torchtitan 0.3.0, of a policy or of a model of transformers, too."""
 
 
 def _job_file(path: Path, text: str, world: int, model: Model | None, flags: Sequence[str] = ()) -> Experiment:

@@ -98,7 +98,7 @@ def _with_deepspeed(found: dict[str, Any], folder: Path) -> dict[str, Any]:
     elif found.get("deepspeed"):
         found.pop("num_experts", None)
     table = key_table(DEEPSPEED)
-    if found.get("deepspeed") or CONFIG in found:
+    if found.get("deepspeed") or CONFIG in found or OF_PATCH in found:
         ways = ((found[key], *one) for key, means in table["means"].items() if key in found for one in means.items())
         meant = [settings for value, words, settings in ways if fits(value, words)]
         found |= {key: value for settings in meant for key, value in settings.items()}
@@ -140,7 +140,9 @@ def _deepspeed_experts(found: Settings) -> dict[str, Any]:
 
 
 DEEPSPEED = "megatron_deepspeed"
-"""The table of what Megatron-DeepSpeed says otherwise than Megatron-LM."""
+"""The table of what Megatron-DeepSpeed and Pai-Megatron-Patch say otherwise than Megatron-LM."""
+OF_PATCH = "patch_tokenizer_type"
+"""An argument of Pai-Megatron-Patch alone (megatron_patch/arguments.py)."""
 
 
 def _decided(found: dict[str, Any], text: str = "") -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -249,7 +251,7 @@ def is_sized(found: Settings) -> bool:
     return "hidden_size" in found and any(key in found for key in ("num_layers", *PATTERNS))
 
 
-LENGTHS = ("train_iters", "train_samples")
+LENGTHS = ("train_iters", "train_samples", "epochs")
 """Arguments that a training has, and a server of its model has not."""
 MODEL_ARGUMENTS = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 """Megatron's functional tests and NVIDIA's model zoo: arguments as a mapping, beside `ENV_VARS:`."""

@@ -31,9 +31,9 @@ OPTIONS = re.compile(f"{MARK}\\w*(?:option|opt|arg|flag|param|extra\\w*)s?{MARK}
 """A variable without a value that is called after a list of options, which bash leaves out."""
 
 
-PLACES = re.compile(r"\$\{?([1-9])\b(?!:?[-=])")
-"""Arguments that a script is started with and has no default for."""
-ASSIGNED = re.compile(r"\b([A-Za-z_]\w{0,80})=[\"']?\$\{?([1-9])\b")
+PLACES = re.compile(r"\$(\{[1-9]\d?\b(?!:?[-=])|[1-9](?!\d))")
+"""Arguments that a script is started with and has no default for; one behind the ninth stands in braces."""
+ASSIGNED = re.compile(r"\b([A-Za-z_]\w{0,80})=[\"']?\$(\{[1-9]\d?|[1-9])\b")
 """A variable that one of them is assigned to."""
 _OF_OTHERS = re.compile(
     r"'[^'\n]*'|^[ \t]*(?:function\s+)?[\w-]+[ \t]*\(\)\s*\{(?:[^\n]*\}[ \t]*$|.*?^[ \t]*\})", re.MULTILINE | re.DOTALL
@@ -45,8 +45,8 @@ def started_with(text: str, names: Iterable[str] = ()) -> str:
     """The command that gives a script its arguments by the names of their variables, those of `names` among them;
     empty where it reads none."""
     text = _OF_OTHERS.sub("", text)
-    places = [int(one) for one in (*names, *PLACES.findall(text)) if one.isdecimal()]
-    called = {place: name for name, place in reversed(ASSIGNED.findall(text))}
+    places = [int(one) for one in (*names, *(place.lstrip("{") for place in PLACES.findall(text))) if one.isdecimal()]
+    called = {place.lstrip("{"): name for name, place in reversed(ASSIGNED.findall(text))}
     arguments = " ".join(f"<{called.get(str(one), one)}>" for one in range(1, max(places, default=0) + 1))
     return f"primus-search project FILE --args '{arguments}'" if arguments else ""
 

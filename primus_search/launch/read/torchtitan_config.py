@@ -10,6 +10,7 @@ A function is followed by its syntax tree (`files.python`), never run. Its setti
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.torchtitan import CHECKPOINTING, CLASSED, LOSS, READ
 from primus_search.launch.read.torchtitan_experiment import flavored, of_torchtitan
 from primus_search.launch.refusals import typed
+from primus_search.models.preset_names import model_named
 from primus_search.models.torchtitan_builders import built_model
 from primus_search.values.model import Model
 
@@ -45,15 +47,48 @@ def of_configuration(
     module, flags = PythonModule.of(path, text), flags_of(RELEASE, given)
     named = str(flags.pop("config", name))
     flags.pop("module", None)
-    config = module.returned(_function(module, named))
+    made = module.returned(_function(module, named))
+    config = _in_trainer(made)
     if not isinstance(config, CallRecord):
         raise ValueError(f"{named}: returns no configuration that can be followed without running it")
     settings = {**settings_of(config, flags), **flags}
     loaded, problem = (model, "") if model else _model(module, config, settings)
+    problem = "" if loaded else problem
     read = of_torchtitan(path, settings, world, loaded, load_framework(RELEASE))
     read = replace(read, model_problems=(Problem(shown(path), problem),)) if problem else read
+    read = replace(read, assumed=(*read.assumed, OF_POLICY)) if made.at("trainer") else read
     longest = config.at(f"model_spec.model.{OF_LENGTH}")
     return replace(read, written={**read.written, LONGEST: longest}) if longest and read.written else read
+
+
+def _in_trainer(config: Any) -> Any:
+    """The trainer's configuration in that of an experiment, which is made of one (graph_trainer) or has one (rl)."""
+    if not isinstance(config, CallRecord):
+        return config
+    base, trainer = next(iter(config.arguments), None), config.fields.get("trainer")
+    if isinstance(base, CallRecord):
+        return replace(base, fields={**base.fields, **config.fields})
+    return _of_policy(config, trainer) if isinstance(trainer, CallRecord) else config
+
+
+def _of_policy(config: CallRecord, trainer: CallRecord) -> CallRecord:
+    """The trainer of a policy with its batch: as many rows as samples of a step, each of a row's length.
+
+    Source: torchtitan experiments/rl: controller.py AsyncLoopConfig, components/batcher.py BatchConfig
+    """
+    counts = [config.at(f"async_loop.{key}", 8) for key in ("num_prompts_per_train_step", "num_samples_per_prompt")]
+    batch = {key: config.at(f"async_loop.batcher.batch.{key}", usual) for key, usual in ROWS.items()}
+    batch["global_batch_size"] = prod(counts) if all(isinstance(one, int) for one in counts) else Unknown(str(counts))
+    given = {key: one for key, one in config.fields.items() if key in ("model_spec", "compile")} | trainer.fields
+    given |= {CHECKPOINTING: given.pop("ac_config", CallRecord("SelectiveAC.Config"))}
+    return replace(trainer, fields={**given, "training": CallRecord(fields=batch)})
+
+
+ROWS: Mapping[str, Any] = {"local_batch_size": 8, "seq_len": 2048, "disable_cuda_graphs": True}
+"""Rows of a rank and their length of torchtitan's reinforcement learning, by default, which replays no graphs."""
+OF_POLICY = (
+    "rollouts are not in the step (workload.policy.rollout_s); a row for each sample, which the trainer packs, too"
+)
 
 
 def functions_of(module: PythonModule) -> list[str]:
@@ -62,7 +97,7 @@ def functions_of(module: PythonModule) -> list[str]:
         name
         for name, one in module.functions.items()
         if one.returns is not None
-        and _returns(one.returns).endswith(".Config")
+        and _returns(one.returns).endswith((".Config", "BackendConfig"))
         and not one.args.args
         and name[0] != "_"
     ]
@@ -187,6 +222,9 @@ def _model(module: PythonModule, config: CallRecord, settings: Mapping[str, Any]
     """The model of a configuration, and why there is none."""
     spec = config.fields.get("model_spec")
     flavor = settings.get("model_spec.flavor")
+    if (name := config.fields.get("hf_model")) and "debug" not in str(flavor):
+        problem = f"takes its model from {name}, which no preset is; give --model its config.json"
+        return model_named(str(name), {}), problem
     if not isinstance(spec, CallRecord) or not isinstance(flavor, str):
         return None, "names no model that torchtitan registers; give --model"
     if changed := sorted(set(_changed(spec.fields.get("model"))) - {OF_LENGTH}):

@@ -17,7 +17,7 @@ from primus_search.launch.world import World
 from primus_search.models import torchtitan_arguments
 from primus_search.models.megatron_yaml import PRESET_FOLDER, from_document, primus_file, primus_files
 from primus_search.models.presets import load_preset, presets
-from primus_search.models.registered import model_called
+from primus_search.models.registered import model_called, part_called
 from primus_search.models.torchtitan_arguments import NAME, model_of_module
 from primus_search.values.machine.framework import NOTHING, Framework, Settings
 from primus_search.values.model import Model
@@ -26,6 +26,8 @@ CONTEXT, TOKENS = "training.max_context_length", "training.num_tokens_per_microb
 STEP_TOKENS = "training.num_tokens_per_train_step"
 """Sizes in tokens, which torchtitan has in place of rows after 0.3.0."""
 IN_TOKENS = {CONTEXT: 2048, TOKENS: 16384, STEP_TOKENS: -1}
+PIECES = "parallelism.num_pp_microbatches"
+"""How many micro-batches of so many tokens a pipeline takes at a time."""
 
 
 OF_VOCABULARY = ("training.vocab_size", "model.vocab_size")
@@ -39,7 +41,10 @@ def _in_rows(given: dict[str, Any]) -> dict[str, Any]:
     length, tokens, of_step = (int(str(given.get(key, default))) for key, default in IN_TOKENS.items())
     rows = {"seq_length": length, "local_batch_size": max(tokens // max(length, 1), 1)}
     rows |= {"global_batch_size": max(of_step // max(length, 1), 1)} if of_step > 0 else {}
-    kept = {key: value for key, value in given.items() if key not in IN_TOKENS}
+    kept = {key: value for key, value in given.items() if key not in (*IN_TOKENS, PIECES)}
+    if int(str(given.get("parallelism.pipeline_parallel_degree", 1))) > 1:
+        kept |= {"parallelism.pipeline_parallel_microbatch_size": rows["local_batch_size"]}
+        rows["local_batch_size"] *= int(str(given.get(PIECES, 1)))
     return {torchtitan.SIZES[name]: count for name, count in rows.items()} | kept
 
 
@@ -96,10 +101,18 @@ def of_torchtitan(
     is_eager = "model" not in torchtitan.compiled(found, framework.defaults)
     facts = {"num_chunks": int(read.numbers.get("loss_chunks", 1)), **_facts(loaded, found)} if loaded else {}
     written = {**framework.defaults, **found, **facts} if is_whole and loaded else NOTHING
-    variant = torchtitan.EAGER if is_eager else ""
+    has_part = loaded is not None and loaded == part_called(_flavor_name(found))
     return replace(
-        read, not_modelled=(*notes, *notes_of_tuning), variant=variant, written=written, tuning=tuning or read.tuning
+        read,
+        not_modelled=(*notes, *notes_of_tuning),
+        variant=torchtitan.EAGER if is_eager else "",
+        written=written,
+        tuning=tuning or read.tuning,
+        assumed=(*read.assumed, *((OF_TOWER,) if has_part else ())),
     )
+
+
+OF_TOWER = "the language model alone: a tower for images is not priced, documents of text are assumed"
 
 
 def _of_vocabulary(model: Model | None, given: Settings) -> Model | None:
@@ -166,7 +179,7 @@ def flavored(framework: Framework, found: Settings) -> Model | None:
     """The model of a flavor: the preset that the contract names for it, else what torchtitan registers or did."""
     name = _flavor_name(found)
     registered = torchtitan_arguments.flavor(name)
-    known = model_called(framework, name) or (registered and registered[0])
+    known = model_called(framework, name) or (registered and registered[0]) or part_called(name)
     if known is None and (preset := key_table(framework.keys)["earlier_models"].get(name)):
         known = load_preset(preset).model
     predicted = found.get("model_spec.num_mtp_layers")

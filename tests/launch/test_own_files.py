@@ -1,0 +1,160 @@
+"""Files of the launchers' own repositories: scripts of many arguments, forks of Megatron, torchtitan's experiments."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primus_search.base.errors import InputError
+from primus_search.files.known_keys import key_table
+from primus_search.launch.experiment import Experiment
+from primus_search.launch.read.experiments import read_experiment
+from primus_search.launch.read.script_arguments import started_with
+from primus_search.models.presets import presets
+from primus_search.models.registered import part_called
+
+SCRIPT = """ENV=$1
+SIZE=$2
+BATCH=$3
+GLOBAL=${4}
+A5=$5
+A6=$6
+A7=$7
+A8=$8
+A9=$9
+TP=${10}
+PP=${11}
+if [ $SIZE = 1B ]; then
+LAYERS=16
+fi
+options=" --num-layers ${LAYERS} --hidden-size 2048 --num-attention-heads 16 --seq-length 2048
+  --max-position-embeddings 2048 --micro-batch-size ${BATCH} --global-batch-size ${GLOBAL}
+  --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size ${PP} --train-iters 10"
+torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py ${options}
+"""
+
+
+def _read(path: Path, text: str, *arguments: str) -> Experiment:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return read_experiment(path, 8, arguments=arguments)
+
+
+def test_a_script_names_every_argument_that_it_wants_and_is_read_with_them(tmp_path: Path) -> None:
+    line = "--args '<ENV> <SIZE> <BATCH> <GLOBAL> <A5> <A6> <A7> <A8> <A9> <TP> <PP>'"
+    with pytest.raises(InputError, match=re.escape(line)):
+        _read(tmp_path / "run.sh", SCRIPT)
+    one = _read(tmp_path / "run.sh", SCRIPT, *["dsw", "1B", "2", "16", "a", "b", "c", "d", "e", "2", "4"])
+    assert (one.row["tp"], one.row["pp"], one.row["micro_batch_size"], one.global_batch_size) == (2, 4, 2, 16)
+
+
+@given(st.lists(st.from_regex(r"[A-Z]{2,6}", fullmatch=True), min_size=1, max_size=40, unique=True), st.booleans())
+def test_as_many_arguments_are_named_as_a_script_reads(names: list[str], has_braces: bool) -> None:
+    text = "\n".join(
+        f"{name}=${{{place}}}" if has_braces or place > 9 else f'{name}="$" {name}=${place}'
+        for place, name in enumerate(names, 1)
+    )
+    assert started_with(text) == f"primus-search project FILE --args '{' '.join(f'<{name}>' for name in names)}'"
+
+
+def test_arguments_with_a_default_and_digits_behind_the_first_are_none() -> None:
+    assert started_with("TP=${10:-2}\nPORT=$10") == ""
+
+
+PATCHED = """
+torchrun --nproc_per_node 8 finetune.py --num-layers 16 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 \\
+  --max-position-embeddings 2048 --micro-batch-size 2 --epochs 2 --tensor-model-parallel-size 4 --train-data-path a \\
+  --data-path b --position-embedding-type {} --patch-tokenizer-type LLamaTokenizer
+"""
+
+
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "rope"])
+def test_arguments_of_pais_patch_mean_those_of_megatron(tmp_path: Path, positions: str) -> None:
+    one = _read(tmp_path / "run.sh", PATCHED.format(positions))
+    assert (one.row["tp"], one.global_batch_size) == (4, 4)  # a micro-batch of both replicas: epochs are a training's
+
+
+TITAN = """
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.models.FAMILY import model_registry
+from torchtitan.trainer import Trainer
+
+
+def made() -> RETURNS:
+    return BODY
+"""
+TRAINER = (
+    'Trainer.Config(model_spec=model_registry("FLAVOR"), parallelism=ParallelismConfig(PARALLEL), '
+    "training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=4096, max_context_length=2048, "
+    "disable_cuda_graphs=True))"
+)
+
+
+USUAL = {"family": "llama3", "flavor": "8B", "parallel": "", "returns": "Trainer.Config"}
+
+
+def _titan(path: Path, body: str, **given: str) -> Experiment:
+    text = TITAN.replace("BODY", body)
+    for name, value in {**USUAL, **given}.items():
+        text = text.replace(name.upper(), value)
+    return _read(path / "config_registry.py", text, "--config", "made")
+
+
+def test_a_configuration_that_is_made_of_a_trainers_is_that_trainers(tmp_path: Path) -> None:
+    body = f"to_graph_trainer_config({TRAINER}, model_registry)"
+    one, plain = (_titan(tmp_path, each, returns="GraphTrainer.Config") for each in (body, TRAINER))
+    assert one.model == plain.model and one.row == plain.row and one.global_batch_size == plain.global_batch_size
+
+
+def test_micro_batches_of_a_pipeline_are_as_many_as_it_takes(tmp_path: Path) -> None:
+    one = _titan(tmp_path, TRAINER, parallel="pipeline_parallel_degree=2, num_pp_microbatches=4")
+    assert (one.row["pp"], one.row["micro_batch_size"], one.global_batch_size) == (2, 2, 4 * 2 * 4)
+    assert not any("num_pp_microbatches" in note for note in one.not_modelled)
+    flat = _titan(tmp_path, TRAINER, parallel="num_pp_microbatches=4")
+    assert (flat.row["micro_batch_size"], flat.global_batch_size) == (2, 16)
+
+
+POLICY = """Controller.Config(
+    model_spec=model_registry("4B", attn_backend="varlen"),
+    async_loop=AsyncLoopConfig(num_prompts_per_train_step=4, num_samples_per_prompt=16,
+        batcher=Batcher.Config(batch=BatchConfig(local_batch_size=1, seq_len=10240))),
+    trainer=PolicyTrainer.Config(training=TrainingConfig(), ac_config=FullAC.Config(),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=1, tensor_parallel_degree=2)),
+    generator=VLLMGenerator.Config(parallelism=InferenceParallelismConfig(tensor_parallel_degree=1)))"""
+
+
+def test_the_trainer_of_a_policy_is_read_with_the_samples_of_a_step(tmp_path: Path) -> None:
+    one = _titan(tmp_path, POLICY, family="qwen3", returns="Controller.Config")
+    assert (one.row["tp"], one.row["micro_batch_size"], one.seq_length, one.global_batch_size) == (2, 1, 10240, 64)
+    assert one.row["recompute"] == "full" and one.model == presets()["qwen3_4b"].model
+    assert any("rollouts" in note for note in one.assumed)
+
+
+def test_the_back_end_for_models_of_transformers_has_the_model_that_it_names(tmp_path: Path) -> None:
+    body = TRAINER.replace("Trainer.Config(", 'TransformersBackendConfig(hf_model="Qwen/Qwen3-0.6B", ')
+    made = partial(_titan, tmp_path, body, family="transformers_modeling_backend", returns="TransformersBackendConfig")
+    one = made(flavor="full")
+    assert one.model == presets()["qwen3_0.6b"].model
+    with pytest.raises(InputError, match="give --model"):
+        _refused(made(flavor="debugmodel"))
+
+
+def _refused(one: Experiment) -> None:
+    if one.model is None:
+        raise InputError(one.model_problems)
+
+
+PARTS = key_table("torchtitan_parts")
+
+
+@pytest.mark.parametrize("flavor", [f"{family}:{flavor}" for family, held in PARTS.items() for flavor in held])
+def test_a_flavor_with_a_tower_is_a_presets_language_model_but_for_its_fields(tmp_path: Path, flavor: str) -> None:
+    family, _, name = flavor.partition(":")
+    found, fields = part_called(flavor), PARTS[family][name]
+    assert found is not None and found.num_mtp_layers == 0 and not found.is_tied
+    assert found.num_layers == fields.get("num_hidden_layers", presets()[fields["preset"]].model.num_layers)
+    one = _titan(tmp_path, TRAINER, family=family, flavor=name)
+    assert one.model == found and any("tower" in note for note in one.assumed)
