@@ -21,8 +21,8 @@ from io import BytesIO
 from pathlib import Path
 
 from primus_search.base.errors import PrimusSearchError
+from primus_search.files.known_keys import key_table
 from primus_search.launch.experiment_space import space_of
-from primus_search.launch.read.other_files import FOUND
 from primus_search.learning.started_experiment import start
 from primus_search.space import Enumerator
 
@@ -104,7 +104,7 @@ def _degrees(text: str) -> dict[str, set[int]]:
     """Every number that stands behind a usual name of a degree; names that only a number stands behind."""
     found: dict[str, set[int]] = {}
     for name in DEGREES:
-        names = FOUND[name].replace("_", "[_-]")
+        names = key_table("other_files")["names"][name].replace("_", "[_-]")
         said = re.findall(rf"{OF_POLICY}(?:{names})[\"']?\s*[:= ]\s*[\"']?(\S+)", text)
         if said and all(one.strip("\"',\\").isdecimal() for one in said):
             found[name] = {max(int(one.strip("\"',\\")), 1) for one in said}  # 0 of GPT-NeoX is none

@@ -43,57 +43,46 @@ def nodes_of(world: World, node_gpus: int) -> tuple[int, int]:
     return world.gpus // per_node, per_node
 
 
-_SIZES = (
-    (("--nnodes", "--num_nodes", "--num-nodes"), ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")),
-    (("--actor-num-nodes",), ("--actor-num-gpus-per-node",)),
-    (("--num_machines", "--num-machines"), ()),
-    (("--nodes", "-N"), ("--ntasks-per-node", "--gpus-per-node")),
-    (("--nodes", "-N"), ("--gpus-per-task",)),
-)
-"""Options of launchers for nodes and for processes of a node."""
-_OF_EVERY_DEVICE = ("deepspeed",)
-"""Launchers that start a process on every device of a node where their command names no number."""
-_IN_ALL = ("-np", "--num_processes", "--num-processes", "--ntasks", "-n")
-"""Options of launchers for processes in all."""
-
-
 def world_of(words: list[str], header: Mapping[str, str], folder: Path | None = None) -> World:
     """The GPUs that a command starts by its launcher, else by the header of its Slurm script; none where neither says.
 
     torchrun starts one process where neither its command nor a variable names a number (torch/distributed/run.py:
     `PET_NNODES`). folder: where a file of hosts lies.
     """
+    table = key_table("worlds")
+    sizes, usual = table["sizes"], table["sizes"][0]
     pairs = _canonical([part for word in words for part in _parts(word)], folder)
     seen = (
         header.get(SEEN) or _of_header(header)[0]
     )  # devices of a node that `--nproc-per-node gpu` starts processes for
     pairs = [
-        str(seen) if one in ("gpu", "auto") and seen and before in _SIZES[0][1] else one
+        str(seen) if one in ("gpu", "auto") and seen and before in usual["each"] else one
         for before, one in pairwise(["", *pairs])
     ]
     given = {word: int(value) for word, value in zip(pairs, [*pairs[1:], ""], strict=True) if whole_number(value)}
     (of_header, in_header), pods = _of_header(header), int(header.get("PET_NNODES", 0))
-    in_all = next((given[one] for one in _IN_ALL if one in given), 0)
-    machines = next((given[one] for nodes, _ in _SIZES for one in nodes if one in given), 0)
-    for nodes, each in _SIZES:
+    in_all = next((given[one] for one in table["in_all"] if one in given), 0)
+    machines = next((given[one] for row in sizes for one in row["nodes"] if one in given), 0)
+    for row in sizes:
+        nodes, each = row["nodes"], row["each"]
         per = next((given[one] for one in each if one in given), 0)
         is_known = any(one in given for one in nodes) or not any(one in pairs for one in nodes)
-        if per and is_known and not (in_all and each == ("--gpus-per-task",)):
+        if per and is_known and not (in_all and each == ["--gpus-per-task"]):
             alone = pods if pods or "torchrun" in words[0] else in_all // per or in_header
             many = next((given[one] for one in nodes if one in given), machines or alone or 1)
             return World(per * many, per)
     before = words[: next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))]
     is_torchrun = any(word.rpartition("/")[2] == "torchrun" or word in _RUN_MODULES for word in before)
-    if is_torchrun and not any(one in pairs for one in _SIZES[0][1]) and not any(map(UNSET.search, before)):
-        one_node = int(not any(one in pairs for one in _SIZES[0][0]))
+    if is_torchrun and not any(one in pairs for one in usual["each"]) and not any(map(UNSET.search, before)):
+        one_node = int(not any(one in pairs for one in usual["nodes"]))
         many = machines or one_node * (pods or 1)
         per = int(header.get("PET_NPROC_PER_NODE", 1)) if many else 0
         return World(many * per, per)
     if in_all:
         return World(in_all, in_all // machines if machines and in_all % machines == 0 else min(of_header, in_all))
     found = World(in_header * of_header, of_header) or _of_variables(header)
-    many = next((given[one] for one in _SIZES[0][0] if one in given), 0)
-    is_of_nodes = many > 1 and any(word.rpartition("/")[2] in _OF_EVERY_DEVICE for word in before)
+    many = next((given[one] for one in usual["nodes"] if one in given), 0)
+    is_of_nodes = many > 1 and any(word.rpartition("/")[2] in table["of_every_device"] for word in before)
     return found or World(nodes=many * is_of_nodes)
 
 

@@ -23,7 +23,8 @@ from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.recipes import recipes
 from primus_search.launch.write.job import Inexpressible, LaunchJob
 from primus_search.launch.write.launch_files import launch_files
-from primus_search.launch.write.nemo import OF_TOWERS, fields_of
+from primus_search.launch.write.nemo import fields_of
+from primus_search.launch.write.shell import argument_table
 from primus_search.learning.started_experiment import start
 from primus_search.models.presets import presets
 from primus_search.values.candidates import CudaGraph
@@ -121,7 +122,8 @@ def test_every_setting_of_the_contract_is_a_field_of_the_section_it_is_written_i
     contract = load_framework("nemo")
     decisive = {key for one in contract.decides for key in (*one.settings, one.key) if key}
     decisive |= {key for one in contract.workload for key in (*one.settings, *one.keys.values())}
-    known = {name for name, *_ in key_rows("arguments/nemo")} | {*OF_TOWERS}  # the table has providers of text
+    towers = argument_table("nemo")["of_towers"]  # the table has providers of text
+    known = {name for name, *_ in key_rows("arguments/nemo")} | {*towers}
     assert fields_of(dict.fromkeys(contract.spelled | decisive, 1)).keys() - known == set()
 
 

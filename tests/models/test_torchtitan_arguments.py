@@ -12,7 +12,8 @@ import pytest
 from primus_search.declare import make_space
 from primus_search.files.framework_files import load_framework
 from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
-from primus_search.launch.write.torchtitan_model import CLASSES, MODULE, flavor_of, model_file
+from primus_search.launch.write.shell import argument_table
+from primus_search.launch.write.torchtitan_model import MODULE, flavor_of, model_file
 from primus_search.models.presets import load_preset, presets
 from primus_search.models.registered import model_called
 from primus_search.models.torchtitan_arguments import model_of, model_of_module
@@ -96,7 +97,7 @@ def test_flavors_of_the_contract_are_the_models_they_stand_for() -> None:
     for flavor in {*framework.models.values(), *framework.flavors} - {""}:
         name, _, size = flavor.partition(":")
         spec = family(name).get_train_spec()
-        assert name in CLASSES
+        assert name in argument_table("torchtitan")["classes"]
         theirs, ours = model_of(name, asdict(spec.model_args[size])), model_called(framework, flavor)
         assert ours is not None
         padded = replace(theirs, name=ours.name, vocab_size=-(-theirs.vocab_size // 128) * 128)

@@ -15,16 +15,6 @@ from primus_search.files.known_keys import key_table
 from primus_search.models.preset_names import preset_in
 
 MOST_NAMED = 12
-FOUND = {
-    "tp": r"tensor_(?:model_)?parallel(?:_size|_degree|ism)?|tp_size|tp|model_parallel_size",
-    "pp": r"pipeline_(?:model_)?parallel(?:_size|_degree|ism)?|pp_size|pp|pipe_parallel_size",
-    "cp": r"context_parallel(?:_size|_degree|ism)?|cp_size|cp",
-    "ep": r"expert_(?:model_)?parallel(?:_size|_degree|ism)?|ep_size|ep",
-    "micro_batch_size": r"(?:train_)?micro_batch_size(?:_per_gpu)?|per_device_train_batch_size|local_batch_size|mbs",
-    "seq_length": r"seq_len(?:gth)?|sequence_length|max_(?:seq_)?length|cutoff_len",
-    "global_batch_size": r"global_batch_size|train_batch_size|gbs",
-}
-"""Names that launchers have for an axis or a size of the workload."""
 
 
 def not_read(path: Path, text: str, *, is_bare: bool = False) -> str:
@@ -73,7 +63,7 @@ def _has(text: str, mark: str) -> bool:
 def command(text: str) -> str:
     """`primus-search project` with the sizes that a text gives by their usual names."""
     sets = []
-    for name, pattern in FOUND.items():
+    for name, pattern in key_table("other_files")["names"].items():
         found = re.search(
             rf"(?<![\w-])(?:{pattern.replace('_', '[_-]')})[\"']?\s*[:= ]\s*[\"']?(\d{{1,7}})(?![\w.])", text
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from primus_search.base.errors import InputError
 from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
+from primus_search.files.known_keys import key_table
 from primus_search.files.shell import bash
 from primus_search.files.shell.files_beside import beside
 from primus_search.files.shell.shell_variables import UNSET, counts_in, header_variables
@@ -79,25 +80,14 @@ def program_in(path: Path, text: str) -> tuple[Path, list[str], World] | None:
     return None
 
 
-COPIES = ("replicas", "parallelism", "size", "numNodes", "num_nodes", "nodes")
-"""Keys of a manifest or a task that multiply the pods below them."""
-DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "accelerators", "numProcPerNode", "gpu")
-WORLD = (
-    ("PET_NNODES", "SKYPILOT_NUM_NODES", "DSTACK_NODES_NUM"),
-    ("PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE", "DSTACK_GPUS_PER_NODE"),
-)
-"""Variables that operators of Kubeflow, SkyPilot and dstack set for nodes and for devices of one."""
-RANKS = ("PET_NODE_RANK", "SKYPILOT_NODE_RANK", "DSTACK_NODE_RANK")
-"""What they call the number of a node; the first one starts the job."""
-
-
 def _started(node: Any) -> Iterator[str]:
     """The variables of the pods with devices that a document starts; none that hangs on a variable."""
     pods = [(copies, each) for copies, each in _pods(node, 1) if copies]
     nodes = 0 if any(copies == UNKNOWN for copies, _ in pods) else sum(copies for copies, _ in pods)
-    for names, count in zip(WORLD, (nodes, pods[0][1] if pods else 0), strict=True):
+    table = key_table("worlds")["pods"]
+    for names, count in zip(table["world"], (nodes, pods[0][1] if pods else 0), strict=True):
         yield from (f"export {name}={count}" for name in names if count > 0)
-    yield from (f"export {name}=0" for name in RANKS if nodes > 0)
+    yield from (f"export {name}=0" for name in table["ranks"] if nodes > 0)
 
 
 UNKNOWN = -1
@@ -110,10 +100,11 @@ def _pods(node: Any, copies: int) -> Iterator[tuple[int, int]]:
         yield from _pods(one, copies)
     if not isinstance(node, Mapping):
         return
-    given = [node[key] for key in COPIES if isinstance(node.get(key), int) or "$" in str(node.get(key))]
+    table = key_table("worlds")["pods"]
+    given = [node[key] for key in table["copies"] if isinstance(node.get(key), int) or "$" in str(node.get(key))]
     copies = UNKNOWN if copies == UNKNOWN or any(isinstance(one, str) for one in given) else copies * prod(given)
     for key, value in node.items():
-        if key in DEVICES:
+        if key in table["devices"]:
             one = value.get("count", next(iter(value.values()), 0)) if isinstance(value, Mapping) else value
             count = str(one).rpartition(":")[2]
             yield copies, int(count) if count.isdecimal() else UNKNOWN if "$" in count else 1

@@ -44,13 +44,6 @@ from primus_search.models.tokenizers import models_of_tokenizers
 from primus_search.values.machine.framework import Settings
 from primus_search.values.model import Model
 
-OF_PRECISION: Mapping[str, str] = {
-    "fp8_format": "fp8", "fp8_recipe": "fp8_recipe", "fp4_format": "fp4", "fp4_recipe": "fp4_recipe",
-    "fp8_dot_product_attention": "fp8_dot_product_attention", "fp8_param_gather": "fp8_param_gather",
-    "reuse_grad_buf_for_mxfp8_param_ag": "reuse_grad_buf_for_mxfp8_param_ag",
-}  # fmt: skip
-"""Arguments that `mixed_precision` has, which wins over the model, the optimizer and their buffers, and its fields."""
-
 
 def overrides(job: LaunchJob) -> dict[str, Any]:
     """Dotted fields of the configuration and their values."""
@@ -63,24 +56,20 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     found |= fields_of(said) | _of_model(job.model)
     found |= {"model.mtp_hybrid_override_pattern": None} if job.model.is_single_block else {}
     found[f"optimizer.{EITHER}"] = found[f"ddp.{EITHER}"]
-    if job.model.constants.activation not in FUSED and found["model.bias_activation_fusion"]:
+    if job.model.constants.activation not in spelling["fused_activations"] and found["model.bias_activation_fusion"]:
         del found["model.bias_activation_fusion"]  # the recipe says what its activation takes
     if job.framework.options["head"]:
         found[HEAD_IN_FP8] = False
     if job.workload.image_tokens:
         found |= {"model.freeze_language_model": False}
-        found |= dict.fromkeys(OF_TOWERS, not job.workload.trains_towers)
+        found |= dict.fromkeys(spelling["of_towers"], not job.workload.trains_towers)
     found["dataset.seq_length"] = job.workload.seq_length
     if job.model.is_moe and not said.keys() & {"fp8_format", "fp4_format"}:
-        found |= dict.fromkeys(PADDED_FOR_FP8, False)
+        found |= dict.fromkeys(spelling["padded_for_fp8"], False)
     return found | adapter_settings(job.framework, job.workload)
 
 
 SCOPE = "model.cuda_graph_scope"
-FUSED = ("", "silu", "gelu", "quick_gelu")
-"""Activations that Megatron fuses with their bias (TransformerConfig bias_activation_fusion)."""
-PADDED_FOR_FP8 = ("model.moe_router_padding_for_quantization", "model.moe_router_padding_for_fp8")
-"""What recipes of FP8 have on and Megatron refuses without it, under both of its names."""
 
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:
@@ -94,16 +83,13 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
         raise Inexpressible(f"{error}; --recipe brings them: {own}" if own else str(error)) from error
 
 
-OF_TOWERS = ("model.freeze_vision_model", "model.freeze_vision_projection")
-
-
 def fields_of(said: Settings) -> dict[str, Any]:
     """Settings under the names of the configuration, but for those of the precision."""
     found: dict[str, Any] = {}
     spelling = argument_table("nemo")
     for name, value in said.items():
         ours = spelling["renamed"].get(name, name)
-        if ours is not None and name not in (*OF_PRECISION, REDUCED, *spelling["opposites"]):
+        if ours is not None and name not in (*spelling["of_precision"], REDUCED, *spelling["opposites"]):
             section = next((section for section, names in spelling["sections"].items() if name in names), "model")
             found[f"{section}.{ours}"] = list(layer_pattern(value)) if name in spelling["lists"] else value
     off = (fields for name, fields in spelling["opposites"].items() if name in said)
@@ -187,8 +173,8 @@ def _of_recipe(recipe: Recipe, key: str, usual: Mapping[str, Any]) -> Any:
 
 def _precision(said: Settings) -> dict[str, Any]:
     """The precision as `MixedPrecisionConfig`: a name of one leaves gradients in FP32 and some layers in BF16."""
-    table = key_table(COMMANDS)
-    fields = {field: said[name] for name, field in OF_PRECISION.items() if not is_off(said.get(name))}
+    table, of_precision = key_table(COMMANDS), argument_table("nemo")["of_precision"]
+    fields = {field: said[name] for name, field in of_precision.items() if not is_off(said.get(name))}
     if not fields.keys() & {"fp8", "fp4"}:
         fields = {key: word for key, word in fields.items() if (key, word) == MASTERS}
     word = str(fields.get("fp4_recipe", fields.get("fp8_recipe")))
@@ -205,12 +191,6 @@ def _activation(model: Model) -> str:
     return (model.constants.activation or "gelu") + clamp
 
 
-OF_MODE = {
-    "lora": "LoRA with its data, no benchmark, for example llama3_8b_peft_config",
-    "sft": "SFT with its data, no benchmark, for example llama3_8b_sft_config",
-}
-
-
 def _mode(job: LaunchJob) -> str:
     """What Megatron-Bridge calls a job that starts from trained weights."""
     return "lora" if job.model.adapters else "sft" if job.workload.task == "sft" else ""
@@ -223,7 +203,7 @@ def by_hand(job: LaunchJob, settings: Settings) -> list[str]:
     """
     model, mode, lines = job.model, _mode(job), list[str]()
     if mode:
-        named = f"RECIPE: one of {OF_MODE[mode]}; " if not job.recipe else ""
+        named = f"RECIPE: one of {argument_table('nemo')['of_mode'][mode]}; " if not job.recipe else ""
         lines.append(f"{named}checkpoint.pretrained_checkpoint, your data")
     if job.recipe:
         return lines + priced_otherwise(job, settings)
@@ -292,10 +272,8 @@ def _key(name: str) -> str:
 def _texts(name: str, value: Any) -> Iterator[str]:
     """The values that a field is given in turn: a mapping takes the place of nothing."""
     yield from ["null"] if isinstance(value, dict) else []
-    yield _value(f"torch.{value}" if value in TORCH_TYPES and name.endswith("_dtype") else value)
-
-
-TORCH_TYPES = ("float32", "bfloat16")
+    is_type = name.endswith("_dtype") and value in argument_table("nemo")["torch_types"]
+    yield _value(f"torch.{value}" if is_type else value)
 
 
 def _value(value: Any) -> str:

@@ -20,24 +20,6 @@ from primus_search.models.registered import registered_model
 from primus_search.values.model import CompressedAttention, Model
 
 PLAIN_MODEL = "language_model.yaml"
-PATTERNS = ("window_attn_skip_freq", "linear_attention_freq")
-"""Arguments of one number per layer that Megatron's model builder takes as a list (core/models/gpt)."""
-OFF = (
-    "swiglu",
-    "squared_relu",
-    "quick_geglu",
-    "add_qkv_bias",
-    "qk_layernorm",
-    "group_query_attention",
-    "multi_latent_attention",
-)
-"""Switches of a model that Primus' plain model may have on."""
-
-STRETCH = {
-    "factor": "rotary_scaling_factor",
-    "original_max_position_embeddings": "original_max_position_embeddings",
-}
-"""How DeepSeek-V4's classes call the stretch of frequencies (core/models/deepseek_v4/deepseek_v4_block.py)."""
 NO_BIAS = "no bias of routing: Megatron takes it with sigmoid scores alone"
 
 
@@ -102,7 +84,7 @@ def _constants(job: LaunchJob) -> dict[str, Any]:
     if _is_compressed(model):
         scaling = model.constants.scaling
         settings |= {"rope_type": "rope", "moe_router_enable_expert_bias": False}
-        settings |= {name: scaling[key] for key, name in STRETCH.items() if key in scaling}
+        settings |= {name: scaling[key] for key, name in argument_table("primus")["stretch"].items() if key in scaling}
     elif model.is_moe:
         settings |= {"moe_router_pre_softmax": False, "moe_router_topk_scaling_factor": None} | routing_settings(model)
     return settings
@@ -119,8 +101,8 @@ def _is_compressed(model: Model) -> bool:
 
 def _sizes(job: LaunchJob) -> dict[str, Any]:
     """Every size of a model that Primus has no file of."""
-    model = job.model
-    sizes = dict.fromkeys(OFF, False) | {"use_rope_scaling": False, "rotary_percent": 1.0} | model_settings(job)
+    model, table = job.model, argument_table("primus")
+    sizes = table["plain"] | model_settings(job)
     sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
     # The null tokenizer of mock data adds one word for the end of a document.
     sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}
@@ -131,4 +113,4 @@ def _sizes(job: LaunchJob) -> dict[str, Any]:
     if model.is_single_block:
         sizes |= {"model_type": "mamba", "num_layers": None}  # the pattern says how many
     # Megatron's arguments turn the text of a pattern into a list, which Primus' configuration does not.
-    return sizes | {name: list(layer_pattern(sizes[name])) for name in PATTERNS if name in sizes}
+    return sizes | {name: list(layer_pattern(sizes[name])) for name in table["lists"] if name in sizes}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from primus_search.launch.write.job import Inexpressible, LaunchJob, refused_constants, unsaid, unsaid_constants
-from primus_search.launch.write.shell import launch_file
+from primus_search.launch.write.shell import argument_table, launch_file
 from primus_search.models.megatron_arguments import sizes
 from primus_search.models.registered import model_called, registered_model
 from primus_search.models.torchtitan_arguments import model_of
@@ -19,15 +19,6 @@ from primus_search.values.model import Model
 
 MODULE, FLAVOR = "primus_search_model", "searched"
 MODEL_FILE = f"{MODULE}.py"
-CLASSES = {
-    "llama3": ("TransformerModelArgs", "llama3.model.args"),
-    "qwen3": ("Qwen3ModelArgs", "qwen3.model.args"),
-    "deepseek_v3": ("DeepSeekV3ModelArgs", "deepseek_v3.model.args"),
-    "gpt_oss": ("GptOssModelArgs", "gpt_oss.model.args"),
-    "moe_args": ("MoEArgs", "moe"),
-    "rope_scaling_args": ("RoPEScalingArgs", "llama3.model.args"),
-}
-"""Class of the arguments of a family, and of arguments that are of a class themselves, and where it is."""
 
 
 def flavor_of(framework: Framework, model: Model) -> str | None:
@@ -63,14 +54,15 @@ def refuse_lost_parts(job: LaunchJob, read: Model) -> None:
 def _module(job: LaunchJob, family: str, fields: Mapping[str, Any]) -> str:
     """The text of the module. Only numbers and switches of the model enter it."""
     imports: dict[str, list[str]] = {}
-    for one in (family, *(name for name in fields if name in CLASSES)):
-        imports.setdefault(CLASSES[one][1], []).append(CLASSES[one][0])
-    plain = {n: {k: repr(v) for k, v in one.items()} if n in CLASSES else repr(one) for n, one in fields.items()}
+    classes = argument_table("torchtitan")["classes"]
+    for one in (family, *(name for name in fields if name in classes)):
+        imports.setdefault(classes[one][1], []).append(classes[one][0])
+    plain = {n: {k: repr(v) for k, v in one.items()} if n in classes else repr(one) for n, one in fields.items()}
     values: dict[str, Any] = {
         "module": MODULE,
         "flavor": FLAVOR,
         "family": family,
-        "classes": CLASSES,
+        "classes": classes,
         "imports": imports,
     }
     return launch_file(job, "torchtitan_model.txt", fields=plain, **values)()

@@ -12,7 +12,7 @@ from primus_search.files.dotted_keys import flattened, nested
 from primus_search.files.known_keys import key_table
 from primus_search.launch.read.torchtitan import LOSS
 from primus_search.launch.write.job import Inexpressible, LaunchJob, unsaid_constants
-from primus_search.launch.write.shell import launch_file
+from primus_search.launch.write.shell import argument_table, launch_file
 from primus_search.launch.write.torchtitan_model import family_of, flavor_of, refuse_lost_parts
 from primus_search.models.torchtitan_arguments import MOE_ARGS, NAME, defaults_of, model_of
 from primus_search.models.torchtitan_builders import BUILDERS
@@ -22,10 +22,6 @@ Fields = dict[str, Any]
 SECTIONS = ("training", "parallelism", "compile", "debug")
 """Parts of the configuration, each of the class of its name: TrainingConfig."""
 CONVERTERS, CHECKPOINTING = "model_spec.converters", "activation_checkpoint"
-KEPT = {"Float8LinearConverter": ["lm_head", "router.gate"]}
-"""Modules that a converter leaves in BF16."""
-CONVERTED = {"MXFP8LinearConverter": ["attention", "feed_forward", "shared_experts"]}
-"""Modules that a converter takes, where it has to be told."""
 
 
 def config_file(job: LaunchJob, settings: Mapping[str, Any]) -> str:
@@ -88,9 +84,10 @@ def _registry(job: LaunchJob, settings: Mapping[str, Any]) -> Fields:
 
 def _conversion(converter: str, settings: Mapping[str, Any]) -> Fields:
     said: Fields = {"model_compile_enabled": settings["compile.enable"]}
-    if converter in KEPT:
-        said |= {"recipe_name": settings[f"{CONVERTERS}.recipe_name"], "filter_fqns": KEPT[converter]}
-    return said | ({"fqns": CONVERTED[converter]} if converter in CONVERTED else {})
+    kept, converted = (argument_table("torchtitan")[name].get(converter) for name in ("kept", "converted"))
+    if kept:
+        said |= {"recipe_name": settings[f"{CONVERTERS}.recipe_name"], "filter_fqns": kept}
+    return said | ({"fqns": converted} if converted else {})
 
 
 def _builder(family: str, fields: Mapping[str, Any]) -> str:
