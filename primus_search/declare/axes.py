@@ -162,7 +162,7 @@ def _spec(knob: Knob) -> AxisSpec:
     schema: dict[str, Any] = {"type": "string"}
     allowed = knob.allowed
     if knob.kind in (Kind.DEGREE, Kind.COUNT):
-        words = ("auto",) if knob.limit is None else ("auto", "divisors", "powers_of_two")
+        words = ("auto", "divisors", "powers_of_two") if knob.limit else ("auto",)
         choices = {"all": ALL} if knob.has_all else {}
         schema = {"type": "integer", "minimum": min(knob.least, ALL) if knob.has_all else knob.least}
         known = [f"whole numbers of at least {knob.least}", *choices, *words]

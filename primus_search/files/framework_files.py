@@ -53,12 +53,9 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": "nemo"}, "qlora": {}}
 """What starts one that trains low-rank adapters; beside packed weights none of the contracts."""
 
-_KEYS = (
-    "base", "title", "release", "releases", "vendors", "schedules", "knobs", "requires", "idles", "models", "defaults",
-    "keys", "ignored", "effects", "priced", "flavors", "launchers", "options", "lifts", "stacks", "stack_notes",
-    "variants", "decides", "workload", "before", "overrules", "adapters", "cautions", "packing",
-    "fixes", "checkout",
-)  # fmt: skip
+_OWN = ("name", "spellings", "lifted")
+"""Fields of a contract that its file has under another key, or not at all."""
+_KEYS = ("base", "knobs", "lifts", *(one.name for one in fields(Framework) if one.name not in _OWN))
 
 
 def framework_names() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from primus_search.base.field_paths import value_at
 from primus_search.schedule import names as schedule_names
 from primus_search.space.constraints import parse
 from primus_search.space.context import FACTS, Cells, GridJob, reads
@@ -121,10 +122,11 @@ def word_values(
     """
     if word == "auto":
         return auto_values(axis, model, cluster, workload, framework)
-    limit_of = KNOB[axis].limit
-    if limit_of is None:
+    knob, most = KNOB[axis], max(cluster.world, workload.global_batch_size)
+    if not knob.limit:
         raise ValueError(f"axis {axis} knows the word 'auto'")
-    limit, most = limit_of(model, cluster, workload), max(cluster.world, workload.global_batch_size)
+    is_idle = knob.scope == Scope.EXPERTS and model.moe is None
+    limit = 1 if is_idle else value_at(_Job(model, cluster, workload), tuple(knob.limit.split(".")))
     if word == "divisors":
         return tuple(d for d in _divisors(limit) if d <= most)
     if word == "powers_of_two":

@@ -102,7 +102,7 @@ def _is_compressed(model: Model) -> bool:
 def _sizes(job: LaunchJob) -> dict[str, Any]:
     """Every size of a model that Primus has no file of."""
     model, table = job.model, argument_table("primus")
-    sizes = table["plain"] | model_settings(job)
+    sizes: dict[str, Any] = table["plain"] | model_settings(job)
     sizes |= {"untie_embeddings_and_output_weights": not model.is_tied, "add_bias_linear": model.has_linear_bias}
     # The null tokenizer of mock data adds one word for the end of a document.
     sizes |= {"vocab_size": model.vocab_size - 1, "tokenizer_type": "NullTokenizer"}

@@ -5,14 +5,9 @@ from dataclasses import dataclass, field
 from enum import Enum, Flag, IntEnum, IntFlag, auto
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from primus_search.values.layout import Layout
-
-if TYPE_CHECKING:
-    from primus_search.values.machine.cluster import Cluster
-    from primus_search.values.model import Model
-    from primus_search.values.workload import Workload
 
 KnobValue = int | bool | str | Layout
 """One value of a knob. Members of `Fp8`, `Recompute`, ... are ints; only schedules are strings."""
@@ -104,7 +99,7 @@ class Knob:
     words          enumeration of a CHOICE or of MODULES
     aliases        further words for its values in space files      printed  words printed in place of members' names
     least, most, has_all   bounds of a number; `all` is stored as 0
-    limit          of a job: what `divisors` divide and `powers_of_two` do not exceed; None where neither applies
+    limit          field of a job: what `divisors` divide and `powers_of_two` do not exceed; empty where neither applies
     allowed        what a space file may hold, where kind and bounds do not say it
     label          its part of a candidate's one-line label, where a text is only shown for values other than the
                    default; None: `name=value`
@@ -138,7 +133,7 @@ class Knob:
     least: int = 1
     most: int | None = None
     has_all: bool = False
-    limit: Callable[["Model", "Cluster", "Workload"], int] | None = None
+    limit: str = ""
     allowed: str = ""
     label: str | Callable[[Row], str] | None = None
     plain: str = ""

@@ -40,30 +40,15 @@ def _sharding_label(row: Row) -> str:
     return "" if row["sharding"] == "none" else str(row["sharding"]).replace("distributed_optimizer", "zero1")
 
 
-_COMPUTED: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "label": {
-        "pp": _pipeline_label,
-        "schedule": _schedule_label,
-        "recompute": _recompute_label,
-        "sharding": _sharding_label,
-        "tp": lambda row: f"TP{row['tp']}",
-        "micro_batch_size": lambda row: f"mbs{row['micro_batch_size']}",
-    },
-    "limit": {
-        "pp": lambda model, cluster, workload: cluster.world,
-        "shard_group": lambda model, cluster, workload: cluster.world,
-        "vpp": lambda model, cluster, workload: model.num_layers,
-        "recompute_num_layers": lambda model, cluster, workload: model.num_layers,
-        "offload_layers": lambda model, cluster, workload: model.num_layers,
-        "microbatch_group": lambda model, cluster, workload: workload.global_batch_size,
-        "micro_batch_size": lambda model, cluster, workload: workload.global_batch_size,
-        "tp": lambda model, cluster, workload: model.num_heads,
-        "cp": lambda model, cluster, workload: workload.seq_length,
-        "ep": lambda model, cluster, workload: model.moe.num_experts if model.moe else 1,
-        "etp": lambda model, cluster, workload: model.moe.expert_ffn_hidden if model.moe else 1,
-    },
+_LABELS: Mapping[str, Callable[[Row], str]] = {
+    "pp": _pipeline_label,
+    "schedule": _schedule_label,
+    "recompute": _recompute_label,
+    "sharding": _sharding_label,
+    "tp": lambda row: f"TP{row['tp']}",
+    "micro_batch_size": lambda row: f"mbs{row['micro_batch_size']}",
 }
-"""Fields that follow from a row of a table or from a job, by knob."""
+"""Labels that are no text of a row of the table, by knob."""
 
 
 def _knob(name: str, given: Mapping[str, Any]) -> Knob:
@@ -89,9 +74,9 @@ def _knob(name: str, given: Mapping[str, Any]) -> Knob:
         "aliases": lambda words_of: {word: value(text) for word, text in words_of.items()},
         "printed": lambda words_of: {value(text): word for text, word in words_of.items()},
     }
-    computed: dict[str, Any] = {field: of_knob[name] for field, of_knob in _COMPUTED.items() if name in of_knob}
-    read = {field: readers[field](one) if field in readers else one for field, one in given.items()}
-    return Knob(name=name, **read, **computed)
+    read: dict[str, Any] = {"label": _LABELS[name]} if name in _LABELS else {}
+    read |= {field: readers[field](one) if field in readers else one for field, one in given.items()}
+    return Knob(name=name, **read)
 
 
 _FILE = Path(__file__).with_name("knobs.toml")
