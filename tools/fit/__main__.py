@@ -9,6 +9,7 @@ from primus_search.cli.validate import show
 from primus_search.evidence.published.convert import validated
 from primus_search.files.evidence_files import load_sites
 from tools.fit import first_contact as contact
+from tools.fit.contact_pages import write_errors, write_figures
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.supposed_software import supposed_bands
 from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
@@ -68,17 +69,16 @@ def first_contact(
     ] = False,
 ) -> None:
     """Errors of a cluster that no fit has seen, fitted by leaving whole publishers out; every publisher's errors."""
-    rows = contact.seen(tables, others)
-    rows += contact.left_out_trainers(rows)
-    makers = contact.words(sites, "makers")
+    rows, makers = contact.seen(tables, others), contact.words(sites, "makers")
+    rows += contact.left_out_trainers(rows, makers)
     apart = contact.LeftOut.of(rows, makers)
     typer.echo("\n".join(contact.table(apart)))
-    found = contact.fitted_errors(contact.by_publisher(rows), makers, load_sites().errors)
+    found = apart.calibrated(contact.fitted_errors(apart.publishers, makers, load_sites().errors))
     typer.echo(str(found))
     if into:
-        contact.write_errors(found, rows, sites)
+        write_errors(found, rows, sites)
         memory = contact.verdicts([tables, *others], makers)
-        contact.write_figures(apart, memory, Path("README.md"), Path("docs/fidelity.md"))
+        write_figures(apart, memory, Path("README.md"), Path("docs/fidelity.md"))
 
 
 @app.command("own-runs")

@@ -6,16 +6,17 @@ Every run is projected by numbers that its publisher has no part in: refitted to
 the fits, as shipped elsewhere, by the mixture over all stacks where nobody described the software. The standard
 deviation of an error follows from what its row stands on (`cost.confidence.uncertainty.site_half_width`); its parts are
 those of largest likelihood of single errors with the tails of a Student's t, around each of the stacks that software
-without a file may be, every publisher alike, near-duplicates once. The shift is of publishers who made neither device
+without a file may be, every publisher alike, near-duplicates once. How many of them half a band has is `conformal`:
+from strangers' runs, and for software of which nothing but a configuration is known from left-out stack files and from
+strangers' software that no file describes, without its words. The shift is of publishers who made neither device
 nor software (all but `makers:` of the file); makers have one of their own. How much of the rest site, group and
 configuration have follows from pairs of runs of one publisher. The table gives each publisher the band made of the
 others. Runs that their table doubts (`q=doubtful`) teach nothing; figures are given without them and with them.
 """
 
-import datetime
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from primus_search.learning.inference.shared_errors import group_of
 from primus_search.values.candidates import Bools, Floats, Ints
 from primus_search.values.machine.stack import SiteErrors
 from primus_search.values.measured_run import MeasuredRun
+from tools.fit.conformal import conformal_quantile, least_quantile
 from tools.fit.supposed_software import copies, made_with, stack_without_source
 from tools.fit.training_parameters import is_informative
 from tools.fit.training_run import SPLITS, read_cases, shipped_fit
@@ -47,13 +49,10 @@ PARTS = ("rest", "stack_share", "software", "exchange", "host")
 """Standard deviations that single errors tell; `rest` is what site, group and configuration have together."""
 
 SHARED = ("site", "group", "configuration")
-FITTED = ("mean_ratio", *SHARED, *PARTS[1:], "moe_factor")
+FITTED = ("mean_ratio", *SHARED, *PARTS[1:], "quantile", "quantile_unnamed")
 
 LEAST, MOST = 0.01, 4.0
 """Bounds of the fitted numbers."""
-
-MODERATE = 0.3
-"""Standard deviation of log(moe_factor) beforehand."""
 
 HALF_HEARD = 2.0
 """Distinct runs of a publisher that count half as much as any number of them."""
@@ -84,7 +83,7 @@ class Seen:
         """A projected run, by the mixture where nobody described its software; no shift of an earlier fit is in it."""
         run, rate = row.run, float(row.projection.tokens_per_s_per_gpu[0])
         if mixture is not None:
-            rate = mixture.rate(run.model, load_sites().errors).rate
+            rate = mixture.rate(run.model, load_sites().errors.of(run.cluster.stack)).rate
         usual, exposed = band(run.cluster, run.model, int(run.candidates.fp8[0])), Exposed.of(row.projection.step)
         half = 0.5 * float(np.log(usual.high / usual.low))
         error = float(np.log(run.tokens_per_s_per_gpu / rate))
@@ -101,7 +100,7 @@ class Seen:
 
     @property
     def features(self) -> Floats:
-        """What each of `PARTS` is times in the standard deviation of a dense model's error."""
+        """What each of `PARTS` is times in the standard deviation of an error."""
         named = self.mixture is None
         shares = (float(self.exposed.exchange[0]), float(self.exposed.host[0]))
         return np.array([1.0, self.stack_half if named else 0.0, float(not named), *shares])
@@ -123,13 +122,22 @@ class Seen:
 
     def ends(self, errors: SiteErrors) -> tuple[float, float, float]:
         """Logarithms of measured / projected at both ends of the 90 % band, and of what is to be expected."""
-        errors = load_sites().on(self.run.cluster.fabric, errors)
+        errors = load_sites().on(self.run.cluster.fabric, errors).of(self.run.cluster.stack)
         if self.mixture is not None:
             mixed = self.mixture.rate(self.run.model, errors, self.exposed)
             return float(np.log(mixed.low / mixed.rate)), float(np.log(mixed.high / mixed.rate)), 0.0
         middle = float(np.log(errors.mean_ratio))
         half = float(site_half_width(errors, self.run.model, self.exposed, self.stack_half)[0])
         return middle - half, middle + half, middle
+
+    def least_quantile(self, errors: SiteErrors) -> float:
+        """The least quantile whose band holds the run."""
+
+        def holds(quantile: float) -> bool:
+            low, high, _ = self.ends(replace(errors, quantile=quantile, quantile_unnamed=quantile))
+            return low <= self.error <= high
+
+        return least_quantile(holds)
 
 
 def rated_runs(fitted: Sequence[MeasuredRun], others: Sequence[Path]) -> dict[tuple[str, int], MeasuredRun]:
@@ -180,24 +188,30 @@ def verdicts(tables: Sequence[Path], makers: Sequence[str]) -> str:
     return f"{out.count(FITS)} of {len(out)} that ran out FITS; {ran.count(OUT_OF_MEMORY)} of {len(ran)} that ran OOM"
 
 
-TRAINER = "stack "
-"""Before the name of a stack whose runs are projected as if no file described it."""
+TRAINER, WORDLESS = "stack ", "no words: "
+"""Before the name of a stack whose runs are projected as if no file described it, and of a publisher whose runs of
+software without a file are as if no word said what it was."""
 
 
-def left_out_trainers(rows: Sequence[Seen]) -> list[Seen]:
-    """The runs of every stack file, near-duplicates once, as software that no file describes: by the mixture over the
-    others. Their publisher is the stack."""
-    by_stack: dict[str, dict[object, MeasuredRun]] = {}
+def left_out_trainers(rows: Sequence[Seen], makers: Sequence[str]) -> list[Seen]:
+    """Runs as software of which nothing but a configuration is known: those of every stack file, near-duplicates once,
+    by the mixture over the others, and strangers' of software without a file. Their publisher says which."""
+    groups: dict[str, dict[object, MeasuredRun]] = {}
     for row in rows:
-        if row.mixture is None and is_informative(row.run) and not row.is_doubted:
-            by_stack.setdefault(row.run.cluster.stack.name, {})[row.run.duplicate_key] = row.run
+        if row.is_doubted:
+            continue
+        if row.mixture is None and is_informative(row.run):
+            groups.setdefault(TRAINER + row.run.cluster.stack.name, {})[row.run.duplicate_key] = row.run
+        if row.mixture is not None and not is_maker(row.publisher, makers):
+            groups.setdefault(WORDLESS + row.publisher, {})[row.run.place] = row.run
     found = []
-    for name, distinct in sorted(by_stack.items()):
+    for name, distinct in sorted(groups.items()):
         supposed = [made_with(run, stack_without_source(run)) for run in distinct.values()]
         projected, _ = project_runs(supposed)
-        mixtures = undescribed_mixtures([reference_of(one.run) for one in projected], copies(name))
+        without = copies(name.removeprefix(TRAINER)) if name.startswith(TRAINER) else ()
+        mixtures = undescribed_mixtures([reference_of(one.run) for one in projected], without)
         for one, mixture in zip(projected, mixtures, strict=True):
-            provenance = replace(one.run.provenance, publisher=TRAINER + name)
+            provenance = replace(one.run.provenance, publisher=name)
             found.append(Seen.of(replace(one, run=replace(one.run, provenance=provenance)), mixture))
     return found
 
@@ -214,7 +228,8 @@ def is_maker(publisher: str, makers: Sequence[str]) -> bool:
 
 def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str], start: SiteErrors) -> SiteErrors:
     """Standard deviations of largest likelihood and the shift of publishers who are no makers; the rest stays."""
-    certain = {name: [row for row in rows if not row.is_doubted] for name, rows in publishers.items()}
+    each = {name: rows for name, rows in publishers.items() if not name.startswith(WORDLESS)}
+    certain = {name: [row for row in rows if not row.is_doubted] for name, rows in each.items()}
     every = [_Distinct.of(rows, is_maker(name, makers)) for name, rows in certain.items() if rows]
     whole = _Distinct(
         **{part.name: np.concatenate([getattr(one, part.name) for one in every]) for part in fields(_Distinct)}
@@ -225,19 +240,18 @@ def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str
     by_part = np.column_stack([is_theirs, ~is_theirs, whole.features[:, 1:]])
 
     def scales(x: Floats) -> Floats:
-        """Standard deviation of every error; x: logarithms of makers' rest, of `PARTS`, of the factor of experts."""
-        own = (by_part**2 @ np.exp(2.0 * x[:-1])) * np.where(whole.is_moe, np.exp(2.0 * x[-1]), 1.0)
-        return np.asarray(np.sqrt(own + whole.held**2))
+        """Standard deviation of every error; x: logarithms of makers' rest and of `PARTS`."""
+        return np.asarray(np.sqrt(by_part**2 @ np.exp(2.0 * x) + whole.held**2))
 
     def cost(x: Floats) -> float:
         found = scales(x[2:])
         left = whole.errors - np.where(is_named, np.where(whole.is_makers, x[1], x[0]), 0.0)
         tails = (1.0 + ((left[of] - middles) / found[of]) ** 2 / DEGREES) ** (-0.5 * (DEGREES + 1.0))
         likelihood = np.log(np.add.reduceat(chances * tails, firsts) / found)
-        return float(0.5 * (x[-1] / MODERATE) ** 2 - x[3] - (whole.weights * likelihood).sum())
+        return float(-x[3] - (whole.weights * likelihood).sum())
 
-    first = np.array([0.0, 0.0, *np.full(len(PARTS) + 1, np.log(0.1)), 0.0])
-    bounds = [(-1.0, 1.0)] * 2 + [(np.log(LEAST), np.log(MOST))] * (len(PARTS) + 2)
+    first = np.array([0.0, 0.0, *np.full(len(PARTS) + 1, np.log(0.1))])
+    bounds = [(-1.0, 1.0)] * 2 + [(np.log(LEAST), np.log(MOST))] * (len(PARTS) + 1)
     x = minimize(cost, first, method="L-BFGS-B", bounds=bounds).x
     rest, *others = np.exp(x[3:]).tolist()
     ends = np.cumsum([len(one.errors) for one in every])[:-1]
@@ -246,7 +260,7 @@ def fitted_errors(publishers: Mapping[str, Sequence[Seen]], makers: Sequence[str
     return replace(
         start,
         mean_ratio=float(np.exp(x[0])),
-        **dict(zip(FITTED[1 + len(SHARED) :], others, strict=True)),
+        **dict(zip(PARTS[1:], others, strict=True)),
         **{name: rest * float(np.sqrt(share)) for name, share in zip(SHARED, shares, strict=True)},
     )
 
@@ -259,7 +273,6 @@ class _Distinct:
     errors: Floats
     held: Floats
     features: Floats
-    is_moe: Bools
     is_makers: Bools
     weights: Floats
     counts: Ints
@@ -276,7 +289,6 @@ class _Distinct:
             errors=np.array([np.mean([rows[i].error for i in members]) for members in alike]),
             held=np.array([one.held_deviation for one in firsts]),
             features=np.array([one.features for one in firsts]),
-            is_moe=np.array([one.run.model.is_moe for one in firsts]),
             is_makers=np.full(count, is_makers),
             weights=np.full(count, 1.0 / (count + HALF_HEARD)),
             counts=np.array([len(stacks) for stacks in each]),
@@ -304,7 +316,14 @@ def _shares(publishers: Sequence[_Distinct], scales: Sequence[Floats]) -> tuple[
 HEAD = f"{'publisher':<44}{'runs':>5}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}{'inside':>8}{'half':>7}  regime"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+LEFT_OUT_TRAINER, NO_WORDS = "trainer left out", "no words"
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix(WORDLESS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LeftOut:
     """Every publisher's and left-out trainer's runs, and the errors fitted to the others."""
 
@@ -315,14 +334,41 @@ class LeftOut:
     @classmethod
     def of(cls, rows: Sequence[Seen], makers: Sequence[str]) -> "LeftOut":
         publishers, start = by_publisher(rows), load_sites().errors
-        others = ({other: publishers[other] for other in publishers if other != name} for name in publishers)
-        errors = {name: fitted_errors(each, makers, start) for name, each in zip(publishers, others, strict=True)}
-        return cls(publishers=publishers, errors=errors, makers=makers)
+        found = {
+            name: fitted_errors({other: publishers[other] for other in publishers if other != name}, makers, start)
+            for name in publishers
+            if not name.startswith(WORDLESS)
+        }
+        found |= {name: found[_bare(name)] for name in publishers if name.startswith(WORDLESS)}
+        apart = cls(publishers=publishers, errors=found, makers=makers)
+        return replace(apart, errors={name: apart.calibrated(own, name) for name, own in found.items()})
+
+    def calibrated(self, errors: SiteErrors, name: str = "") -> SiteErrors:
+        """Errors with the quantiles that all but one publisher's runs need around the errors made without theirs."""
+        named, unnamed = (
+            conformal_quantile([self.needed[one] for one in own if _bare(one) != _bare(name)])
+            for own in (self.strangers(), self.of_kind(LEFT_OUT_TRAINER, NO_WORDS))
+        )
+        return replace(errors, quantile=named, quantile_unnamed=unnamed)
+
+    @cached_property
+    def needed(self) -> Mapping[str, tuple[Floats, Floats]]:
+        """Of every publisher the least quantiles of its runs, and weights."""
+        certain = {name: [row for row in rows if not row.is_doubted] for name, rows in self.publishers.items()}
+        return {
+            name: (
+                np.array([row.least_quantile(self.errors[name]) for row in rows]),
+                duplicate_weights(row.run.duplicate_key for row in rows),
+            )
+            for name, rows in certain.items()
+            if rows
+        }
 
     def kind(self, name: str) -> str:
         """What a publisher is to the fits."""
         kinds = {
-            "trainer left out": name.startswith(TRAINER),
+            LEFT_OUT_TRAINER: name.startswith(TRAINER),
+            NO_WORDS: name.startswith(WORDLESS),
             "maker": is_maker(name, self.makers),
             "in fits": name in load_sites().publishers,
         }
@@ -330,7 +376,11 @@ class LeftOut:
 
     def strangers(self) -> list[str]:
         """Publishers who made neither device nor software."""
-        return [name for name in self.publishers if self.kind(name) in ("in fits", "first contact")]
+        return self.of_kind("in fits", "first contact")
+
+    def of_kind(self, *kinds: str) -> list[str]:
+        """Publishers that are one of these to the fits."""
+        return [name for name in self.publishers if self.kind(name) in kinds]
 
     def figures(
         self, names: Sequence[str], belongs: Callable[[Seen], bool] = lambda row: not row.is_doubted
@@ -399,63 +449,3 @@ def _line(name: str, figures: Sequence[float], kind: str) -> str:
 
 def words(path: Path, key: str) -> list[str]:
     return [str(word) for word in read(path).data[key]]
-
-
-def write_errors(errors: SiteErrors, rows: Sequence[Seen], path: Path) -> None:
-    """Put the fitted numbers into the file of sites, each with what it rests on."""
-    names = by_publisher(rows)
-    stacks = sum(name.startswith(TRAINER) for name in names)
-    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    count = f"{len(rows)} errors, {len(names) - stacks} publishers and {stacks} stack files left out whole"
-    source = f"fitted {date} to {count}: python -m tools.fit first-contact"
-    text = path.read_text(encoding="utf-8")
-    values: Mapping[str, float] = {name: round(float(getattr(errors, name)), 3) for name in FITTED}
-    for name, value in values.items():
-        text = re.sub(rf"^  {name}: .*$", f'  {name}: {{value: {value}, source: "{source}"}}', text, flags=re.M)
-    path.write_text(text, encoding="utf-8")
-
-
-def write_figures(found: LeftOut, memory: str, readme: Path, fidelity: Path) -> None:
-    """Put what strangers' runs and `verdicts` show into README's sentence, the page's first rows and its regimes."""
-    regimes = found.by_regime()
-    certain, every = (_percent(*regimes[label]) for label in ("all", WITH_DOUBTED))
-    doubted = every["runs"] - certain["runs"]
-    ends = (
-        "of {publishers} publishers who made neither device nor software, each left out of every fit, the median error "
-        "is\n{median} %, nine of ten within {p90} %, and the 90 % bands hold {inside} %"
-    ).format_map(certain)
-    both = " ({median}, {p90} and {inside} % with {doubted} runs that their tables doubt).".format(
-        doubted=doubted, **every
-    )
-    cells = "{runs}, {publishers} publishers | {median} % | {p90} % | {inside} %, mean half width {half} % |"
-    rows = [HEAD_REGIMES, *(_regime(label, _percent(*own)) for label, own in regimes.items())]
-    for path, pattern, text in (
-        (readme, r"of \d+ publishers who made (?:.|\n)*?(?: \([^)]* doubt\)\.|\.)(?= After)", ends + both),
-        (fidelity, r"(\(first contact\) )\|.*", rf"\g<1>| {cells.format_map(certain)} {memory} |"),
-        (
-            fidelity,
-            r"(\| the same with \d+ runs that their tables doubt )(?:\|[^|\n]*){4}\|",
-            f"| the same with {doubted} runs that their tables doubt | " + cells.format_map(every),
-        ),
-        (fidelity, r"(?s)(<!-- regimes -->).*(?=<!-- end -->)", r"\g<1>\n\n" + "\n".join(rows) + "\n\n"),
-    ):
-        path.write_text(re.sub(pattern, text, path.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-HEAD_REGIMES = (
-    "| strangers | publishers, runs | median | 9 of 10 within | bias | inside | half width |\n"
-    "|---|---|---|---|---|---|---|"
-)
-
-
-def _percent(publishers: int, figures: Sequence[float]) -> dict[str, int]:
-    """Figures of one regime as whole percent, by name."""
-    runs, _, *shares = figures
-    names = ("median", "p90", "bias", "inside", "half")
-    percent = zip(names, (round(100.0 * share) for share in shares), strict=True)
-    return {"publishers": publishers, "runs": round(runs), **dict(percent)}
-
-
-def _regime(label: str, own: Mapping[str, int]) -> str:
-    ends = "{publishers}, {runs} | {median} % | {p90} % | {bias:+} % | {inside} % | {half} % |".format_map(own)
-    return f"| {label} | {ends}"

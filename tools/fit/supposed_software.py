@@ -11,7 +11,7 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import ASSUMED
 from primus_search.evidence.published.convert import NONE, converted, overrides_beside
-from primus_search.evidence.published.run_machine import build_hardware, inferred_stack, stack_file
+from primus_search.evidence.published.run_machine import build_hardware, stack_file, stack_without_words
 from primus_search.evidence.published.run_table import PublishedRun, is_published, read_rows
 from primus_search.evidence.validate.undescribed import Undescribed
 from primus_search.files.evidence_files import load_sites
@@ -38,12 +38,12 @@ def made_with(run: MeasuredRun, stack: str) -> MeasuredRun:
 
 
 def stack_without_source(run: MeasuredRun) -> str:
-    """What would be assumed of a run's software if nothing but its configuration were known."""
+    """`stack_without_words` of a record."""
     hardware = build_hardware(run.hardware)
     row = _row_of(run)
     if row is None:
         return hardware.default_stack or run.cluster.stack.name
-    return inferred_stack(row.without("source", "flags", "notes", "stack"), hardware)
+    return stack_without_words(row, hardware)
 
 
 def _row_of(run: MeasuredRun) -> PublishedRun | None:
@@ -86,7 +86,7 @@ def supposed_bands(hardware: str) -> Iterator[str]:
             found = Undescribed(
                 weights=weights / weights.sum(), logs=mixed - plain, names=tuple(each.stack.name for each in every)
             )
-            rate = found.rate(model, load_sites().errors)
+            rate = found.rate(model, load_sites().errors.of(cluster.stack))
             ends[model.family].append((np.log(rate.rate), 0.5 * np.log(rate.high / rate.low)))
             named[model.family] = found
     for family, pairs in ends.items():

@@ -15,6 +15,7 @@ runs, the rate to expect is shifted and its band has the error of the site besid
     log(measured / projected) ~ log(mean_ratio) + t(s^2)
     s^2 = site^2 + group^2 + configuration^2 + (stack_share half width of the stack's band)^2
         + (host host's share of the step)^2 + (exchange exposed share)^2 + device^2 where the fits lack the device
+    half a 90 % band = quantile s, one quantile where the software is named, one where nothing but a configuration is
 
 Software that nobody named has its mixture over stacks around a component of that width, with `software`^2 for the
 stack's. Rows of one ranking share site and group: their ratio has the configuration's error alone (`comparison`).
@@ -221,13 +222,13 @@ def most_ratio(cluster: Cluster, model: Model) -> float:
 def site_band(cluster: Cluster, model: Model, found: ErrorBand, exposed: Exposed) -> tuple[Floats, Floats]:
     """Low and high ends of measured / projected per candidate: the band of a stack, and on a site that is not known one
     around the rate to expect there, as wide as all that is not known of site, stack and exposed shares."""
-    site, known = cluster.site, knowledge(cluster)
     ones = np.ones(len(exposed.host))
-    if site is None or known is not Knowledge.FIRST_CONTACT:
+    if cluster.site is None or knowledge(cluster) is not Knowledge.FIRST_CONTACT:
         return found.low * ones, found.high * ones
+    site = cluster.site.of(cluster.stack)
     half = 0.5 * math.log(found.high / found.low)
     if supposed_band(cluster, model):
-        width = np.hypot(half, _deviations_to_end(site, model) * _unseen_error(site, model, exposed))
+        width = np.hypot(half, site.quantile * _unseen_error(site, model, exposed))
     else:
         width = site_half_width(site, model, exposed, half, is_named=not cluster.stack.is_assumed)
     if unmeasured_mixers(model) or cluster.is_hypothetical:
@@ -259,19 +260,14 @@ def site_half_width(
     """
     stack = site.stack_share * stack_half if is_named else site.software
     fixed = math.sqrt(site.site**2 + site.group**2 + site.configuration**2 + stack**2)
-    return np.asarray(_deviations_to_end(site, model) * np.hypot(fixed, _unseen_error(site, model, exposed)))
+    return np.asarray(site.quantile * np.hypot(fixed, _unseen_error(site, model, exposed)))
 
 
 def _unseen_error(site: SiteErrors, model: Model, exposed: Exposed) -> Floats:
-    """Standard deviation of what exposed exchanges, the host and a rate that no run identified add to a dense model."""
+    """Standard deviation of what exposed exchanges, the host and a rate that no run identified add."""
     device = site.device if model.family in site.new_families else 0.0
     shares = np.hypot(site.exchange * exposed.exchange, site.host * exposed.host)
     return np.asarray(np.hypot(device, shares))
-
-
-def _deviations_to_end(site: SiteErrors, model: Model) -> float:
-    """Half a 90 % band over the standard deviation of a dense model."""
-    return site.quantile * (site.moe_factor if model.is_moe else 1.0)
 
 
 def is_doubtful(stack: Stack, model: Model) -> bool:

@@ -95,18 +95,20 @@ def build_stack(
             name = stack_name(run.facts | {"source": named})
             assumed = (f"stack {named!r} " + (f"read as {name}" if name else "is not known"),)
     name = name or stack_name(run.facts)
-    is_assumed = name is None
+    is_assumed, is_told = name is None, False
     if name is None:
         name = inferred_stack(run, hardware)
+        is_told = name != stack_without_words(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
     elif variant:
         name += version
     elif run.told("is_fork", file="stacks"):
-        is_assumed, assumed = True, (*assumed, f"{name} assumed of a fork")
+        is_assumed, is_told, assumed = True, True, (*assumed, f"{name} assumed of a fork")
     try:
-        return replace(switched(stack_file(name), run, hardware), is_assumed=is_assumed), assumed
+        stack = switched(stack_file(name), run, hardware)
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
+    return replace(stack, is_assumed=is_assumed, is_told=is_told), assumed
 
 
 def stack_name(words: Mapping[str, str]) -> str | None:
@@ -123,6 +125,11 @@ def inferred_stack(run: PublishedRun, hardware: Hardware) -> str:
         "is_moe": "yes" if (run.whole("num_experts", 0) or 0) > 1 else "no",
     }
     return str(first(vocabulary("stacks")["likely"], facts))
+
+
+def stack_without_words(run: PublishedRun, hardware: Hardware) -> str:
+    """What would be assumed of a run's software if nothing but its configuration were known."""
+    return inferred_stack(run.without("source", "flags", "notes", "stack"), hardware)
 
 
 def switched(stack: Stack, run: PublishedRun, hardware: Hardware) -> Stack:

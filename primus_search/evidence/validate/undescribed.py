@@ -34,8 +34,7 @@ software is not described: 86 such runs, 2026-11-23."""
 
 
 NORMAL = 1.645
-"""95th percentile of a normal distribution: the mixture's components are normal ones with the 90 % band of the site's
-Student's t."""
+"""95th percentile of a normal distribution: the mixture's components are normal ones with the 90 % band of a site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,8 +85,9 @@ def with_undescribed(outcome: Validation) -> Validation:
     found = undescribed_mixtures([reference_of(row.run) for row in rows])
     by_place = {row.run.place: str(one) for row, one in zip(rows, found, strict=True)}
     rates = {
-        row.run.place: one.rate(row.run.model, row.run.cluster.site, Exposed.of(row.projection.step))
+        row.run.place: one.rate(row.run.model, site and site.of(row.run.cluster.stack), Exposed.of(row.projection.step))
         for row, one in zip(rows, found, strict=True)
+        for site in (row.run.cluster.site,)
     }
 
     def each(every: Sequence[ScoredRun]) -> Iterator[ScoredRun]:

@@ -303,8 +303,6 @@ class SiteErrors:
 
         log(mean_ratio) + site + group + configuration + stack + device + exchange + host
 
-    Standard deviations are of dense models; those of experts are `moe_factor` times as large.
-
     mean_ratio  Geometric mean of measured / projected over publishers that are neither the device's vendor nor the
         software's author.
     site  Standard deviation of what all runs of one publisher on one cluster share.
@@ -317,8 +315,8 @@ class SiteErrors:
     exchange  Standard deviation of a step that is nothing but exposed exchanges.
     transport  The same beside it where they travel over a transport that no run of a fit used (`NAME@efa`).
     host  Standard deviation of a step that is nothing but launches and fixed host time.
-    moe_factor  Standard deviations of models with experts over those of dense ones.
-    quantile  95th percentile of the error over its standard deviation.
+    quantile  Half a 90 % band over the standard deviation, of software that has a file or that words point to.
+    quantile_unnamed  The same of software of which nothing but a configuration is known.
     memory_low  5th percentile of measured / projected bytes that have to fit.
     memory_high  95th percentile of measured / projected bytes that have to fit.
     new_families  Families of models that no run identified the rate of the cluster's device for.
@@ -334,11 +332,16 @@ class SiteErrors:
     exchange: float
     transport: float = 0.0  # files of earlier releases have none
     host: float
-    moe_factor: float
     quantile: float
+    quantile_unnamed: float = 0.0  # files of earlier releases have none
     memory_low: float
     memory_high: float
     new_families: tuple[str, ...] = ()
+
+    def of(self, stack: "Stack") -> "SiteErrors":
+        """With the quantile of what is known of the software."""
+        is_unnamed = stack.is_assumed and not stack.is_told
+        return replace(self, quantile=max(self.quantile, self.quantile_unnamed)) if is_unnamed else self
 
 
 class MeasuredSwitches(Protocol):
@@ -364,6 +367,7 @@ class Stack:
         by family and of peaks (memory) where this stack was assumed and another one ran.
     own_runs  Of a learned stack: the runs that it was learned from, by their names.
     is_assumed  The stack of the run is not known and this one stands in for it, which widens every band.
+    is_told  Where it is assumed: words of the run point to it, and not its configuration alone.
     variant  Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the
         name.
     varied  The fields in which the variant differs from the file, with its values.
@@ -384,6 +388,7 @@ class Stack:
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
     own_runs: dict[str, OwnRun] = field(default_factory=dict, hash=False)
     is_assumed: bool = False
+    is_told: bool = False
     variant: str = ""
     varied: Mapping[str, Any] = field(default_factory=dict, hash=False)
     runs_file: str = field(default="", compare=False, repr=False)

@@ -77,8 +77,32 @@ def test_a_hidden_source_leaves_the_configuration_to_tell() -> None:
 def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:
     ours = build_stack(run_of(source="pytorch/torchtitan main"), load_hardware("h100"))[0]
     theirs, assumed = build_stack(run_of(source="torchtitan fork of somebody"), load_hardware("h100"))
-    assert theirs == replace(ours, is_assumed=True)
+    assert theirs == replace(ours, is_assumed=True, is_told=True)
     assert assumed == ("torchtitan assumed of a fork",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_told"),
+    [
+        ({"fsdp": "fsdp2"}, False),
+        ({"fsdp": "fsdp2", "notes": "as in torchtitan"}, False),
+        ({"fsdp": "fsdp2", "source": "someone's trainer", "notes": "built on Automodel"}, True),
+        ({"stack": "someone's trainer"}, False),
+        ({"source": "someone (2023-06)"}, True),
+        ({"source": "torchtitan fork of somebody"}, True),
+        ({"precision": "mxfp8", "gpu": "B200"}, False),
+    ],
+)
+def test_words_that_say_no_more_than_the_configuration_tell_nothing(cells: dict[str, str], is_told: bool) -> None:
+    run = run_of(**cells)
+    hardware = load_hardware("b200" if run.word("gpu") == "B200" else "h100")
+    found, _ = build_stack(run, hardware)
+    assert (found.is_assumed, found.is_told) == (True, is_told)
+    named, _ = build_stack(run_of(stack="torchtitan"), hardware)
+    assert not named.is_told
+    site = load_cluster("h100", 1).site
+    assert site is not None and site.of(named) == site.of(replace(named, is_assumed=True, is_told=True)) == site
+    assert (site.of(found) == site) == is_told and site.of(found).quantile >= site.quantile
 
 
 def test_a_prototype_is_changed_software_too() -> None:

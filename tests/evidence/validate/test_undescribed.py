@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.special import stdtrit
 
 from primus_search.evidence.validate.undescribed import Undescribed, undescribed_mixtures
 from primus_search.files.evidence_files import load_sites
@@ -16,13 +15,12 @@ from primus_search.values.workload import Workload
 
 
 @pytest.mark.parametrize("name", ["llama3.1_8b", "mixtral_8x7b"])
-def test_a_mixture_of_one_stack_has_the_band_of_the_sites_students_t(name: str) -> None:
+def test_a_mixture_of_one_stack_has_the_band_of_the_site(name: str) -> None:
     model, site = load_model(name), load_sites().errors
     alone = Undescribed(weights=np.array([1.0]), logs=np.log([1000.0]), names=("only",))
     found = alone.rate(model, site)
     variance = site.site**2 + site.group**2 + site.configuration**2 + site.software**2
-    scale = np.sqrt(variance) * (site.moe_factor if model.is_moe else 1.0)
-    half = stdtrit(5, 0.95) * scale
+    half = site.quantile * np.sqrt(variance)
     assert np.log([found.low, found.rate, found.high]) == pytest.approx(
         np.log(1000.0) + half * np.array([-1, 0, 1]), abs=1e-3
     )
