@@ -100,10 +100,17 @@ def _named_after(tail: str, hub: Mapping[str, str]) -> str:
     others = _pattern("other_sizes", "{}")
     if _is_known(tail, hub):
         return ""
-    text = f"-{tail.replace('_', '-')}-"
-    inside = [one for one in {*hub, *map(_bare, hub)} if f"-{one}-" in text and re.search(r"\d[bm]", one)]
+    text = f"-{_joined(tail)}-"
+    names = sorted({*hub, *map(_bare, hub)})
+    known = {_joined(one.removeprefix("meta-")): one for one in names} | {_joined(one): one for one in names}
+    inside = [one for one in known if f"-{one}-" in text and re.search(r"\d[bm]", one)]
     inside = [one for one in inside if not others.search(text.replace(f"-{one}-", "-", 1))]
-    return max(inside, key=len, default="")
+    return known[max(inside, key=len)] if inside else ""
+
+
+def _joined(name: str) -> str:
+    """A name with its version behind its family: `llama3-8b` of `Llama-3-8B`."""
+    return re.sub(r"(?<=[a-z])-(?=\d)", "", name.replace("_", "-"))
 
 
 @lru_cache

@@ -452,6 +452,13 @@ def test_a_program_beside_its_command_says_what_it_trains(program: str, said: st
         read_experiment(tmp_path / "run.sh")
 
 
+def test_a_program_of_its_own_launcher_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train_sft.py").write_text("import colossalai\n")
+    command = "colossalai run --nproc_per_node 8 train_sft.py --pretrain Qwen/Qwen2.5-7B --plugin zero2 --batch_size 2"
+    (tmp_path / "run.sh").write_text(command)
+    assert read_experiment(tmp_path / "run.sh").row["micro_batch_size"] == 2
+
+
 def test_adapters_of_falcon_are_called_as_its_layers_are() -> None:
     model = load_model("falcon_7b")
     of_hub = modules_of(model, ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"])

@@ -92,7 +92,8 @@ def read_experiment(
             return _of_started(path, text, world, model, program)
     if isinstance(reader, partial) and is_shell and (program := program_in(path, started + text)):
         beside = read_text(program[0], most=MAX_TABLE_BYTES)
-        if what := next(_devices_of(beside, is_called=True), ""):
+        own = reader.keywords["launcher"].title if "launcher" in reader.keywords else ""
+        if (what := next(_devices_of(beside, is_called=True), "")) and not (own and own in what):
             said = f"starts {program[0].name}, which {what}; a job of its sizes is priced by {command(text)}"
             raise InputError([Problem(shown(path), said)])
     if reader is None:
