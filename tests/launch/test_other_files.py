@@ -54,7 +54,7 @@ SAID = {
     "rwkv.yaml": ("# see RWKV-LM-V7\nmodel: {num_layers: 4}", "trains RWKV, whose layers are not modelled"),
     "lora.yaml": ("extends:\n  - base.yaml\nlora: {dim: 32}\nglobal_batch_size: 8", "changes another file of Primus"),
     "vars.sh": ("# sizes\nexport TP=4\nif [ $X = 1 ]; then\n  A=b\nfi\n", "only sets variables, which starts nothing"),
-    "llmft.yaml": ("scale_config:\n  1: {lr: 0.1, batch_size: 8}", "has a batch for each number of nodes"),
+    "llmft.yaml": ("scale_config:\n  1: {lr: 0.1, batch_size: 8}", "give the whole one of its name"),
     "elsewhere.sh": ("python3 -m own.train conf/a.yml steps=3 $@", "starts a program whose settings stand in a YAML"),
     "t5.gin": ("include 't5x/configs/runs/finetune.gin'", "is gin (T5X, JAX), whose models have an encoder"),
     "t5.sh": ("python3 t5x/train.py --gin_file=a.gin", "starts T5X (JAX), whose models have an encoder"),
