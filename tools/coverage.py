@@ -52,7 +52,7 @@ def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) ->
     for wanted in (paths, folders, [row["path"] for row in rows]):
         packed = subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)
         if not packed.returncode:
-            with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+            with tarfile.open(fileobj=BytesIO(packed.stdout), errorlevel=0) as archive:
                 archive.extractall(into, filter="data")
             break
     return into
