@@ -110,7 +110,7 @@ def _named_after(tail: str, hub: Mapping[str, str]) -> str:
 
 def _joined(name: str) -> str:
     """A name with its version behind its family: `llama3-8b` of `Llama-3-8B`."""
-    return re.sub(r"(?<=[a-z])-(?=\d)", "", name.replace("_", "-"))
+    return re.sub(r"(?<=[a-z])(?<!\d[a-z])-(?=\d)", "", name.replace("_", "-"))
 
 
 @lru_cache

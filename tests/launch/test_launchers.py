@@ -682,6 +682,7 @@ def test_sizes_beside_the_name_of_a_model_are_another_model(folder: Path) -> Non
         ("x/hf-meta-llama3-8B", "llama3_8b"),
         ("OpenBuddy/openbuddy-llama2-70b-v10.1-bf16", "llama2_70b"),
         ("llama3-8b-vision", ""),
+        ("eachadea/vicuna-7b-1.1", "llama_7b"),
         ("PrimeIntellect/Qwen3-0.6B-Reverse-Text-SFT", "qwen3_0.6b"),
         ("/root/Moonlight-16B-A3B-Instruct-INT4", "moonlight_16b"),
         ("llama2_7b", "llama2_7b"),
