@@ -29,7 +29,7 @@ from primus_search.space import Enumerator
 LIST = Path(__file__).with_suffix(".tsv")
 KINDS = ("read", "refused rightly", "refused wrongly", "misread")
 DEGREES = ("tp", "pp", "ep")
-ENDS = (".sh", ".yaml", ".yml", ".py", ".json", ".toml", ".slurm", ".sbatch", ".sub", ".conf")
+ENDS = (".sh", ".yaml", ".yml", ".py", ".json", ".toml", ".slurm", ".sbatch", ".sub", ".conf", ".env")
 
 
 def rows() -> list[dict[str, str]]:
