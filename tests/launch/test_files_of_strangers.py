@@ -372,6 +372,16 @@ def test_fine_tuning_of_slime_has_rows_as_long_as_a_device_is_given(tmp_path: Pa
     assert not read_experiment(tmp_path / "run.sh").seq_length
 
 
+def test_keys_of_glm_5_are_gathered_over_ranks_of_context(tmp_path: Path) -> None:
+    spec = (
+        "--spec slime_plugins.models.glm5.glm5 get_glm5_spec --context-parallel-size 2 --rollout-max-response-len 8192"
+    )
+    (tmp_path / "run.sh").write_text(SLIME.replace("Qwen/Qwen3-8B", "zai-org/GLM-5") + spec)
+    assert read_experiment(tmp_path / "run.sh").row["cp_comm"] == "all_gather"
+    (tmp_path / "run.sh").write_text(SLIME + spec.replace("glm5", "qwen3"))
+    assert read_experiment(tmp_path / "run.sh").row["cp_comm"] != "all_gather"
+
+
 ROLL = """
 pretrain: Qwen/Qwen2.5-7B
 prompt_length: 1024
