@@ -1,6 +1,7 @@
 """The experiment of a launch file or a log with the machine it is started on."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +89,7 @@ def _preset_of(model: Model) -> str:
 
 def _hardware_of(path: Path) -> str:
     known = names(FileKind.HARDWARE)
-    parts = path.name.split("_") if is_recipe(path) else path.resolve().parts
+    parts = path.name.split("_") if is_recipe(path) else [*path.resolve().parts, *re.split("[_.-]", path.stem)]
     for part in reversed(parts):
         same = [name for name in known if series(name) == series(part)]  # MI355 is mi355x
         if part.lower() in known or len(same) == 1:

@@ -13,6 +13,7 @@ from primus_search.files.known_keys import key_table
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.experiments import read_experiment
 from primus_search.launch.read.script_arguments import started_with
+from primus_search.learning.started_experiment import start
 from primus_search.models.presets import presets
 from primus_search.models.registered import part_called
 
@@ -158,3 +159,65 @@ def test_a_flavor_with_a_tower_is_a_presets_language_model_but_for_its_fields(tm
     assert found.num_layers == fields.get("num_hidden_layers", presets()[fields["preset"]].model.num_layers)
     one = _titan(tmp_path, TRAINER, family=family, flavor=name)
     assert one.model == found and any("tower" in note for note in one.assumed)
+
+
+RUNNER = '''"""Run a recipe.
+
+    run.py --recipe llama3_8b_pretrain_config
+"""
+from megatron.bridge.training.config import ConfigContainer
+
+
+def _load(args) -> ConfigContainer:
+    return load_recipe(args.recipe)
+
+
+parser.add_argument(
+    "--recipe", help="Complete recipe function name."
+)
+if __name__ == "__main__":
+    pretrain(_load(parser.parse_args()))
+'''
+
+
+def test_a_program_that_is_given_a_recipe_is_that_recipe_and_not_an_example_of_its_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"project run\.py --args '--recipe NAME'"):
+        _read(tmp_path / "run.py", RUNNER)
+    for name in ("llama32_1b_pretrain_config", "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"):
+        one, shipped = _read(tmp_path / "run.py", RUNNER, "--recipe", name), read_experiment(Path(name), 16)
+        assert one.model == shipped.model and one.row["ep"] == shipped.row["ep"]
+
+
+def test_a_script_that_hands_its_arguments_on_says_that_it_wants_a_recipe(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="project FILE --args '--recipe NAME'"):
+        _read(tmp_path / "train.sh", 'exec python "${DIR}/setup_experiment.py" "$@"')
+
+
+MAXTEXT = "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3-8b per_device_batch_size=2 {}\n"
+
+
+def test_adapters_of_maxtext_have_a_rank_and_every_matrix(tmp_path: Path) -> None:
+    text = MAXTEXT.format("lora.enable_lora=True lora.lora_rank=16 lora.lora_alpha=32.0")
+    one = _read(tmp_path / "run.sh", text)
+    assert (one.tuning["task"], one.tuning["lora"]["rank"]) == ("lora", 16)
+    assert not _read(tmp_path / "run.sh", MAXTEXT.format("lora.enable_lora=False lora.lora_rank=0")).tuning
+    with pytest.raises(InputError, match="use_dpo"):
+        _read(tmp_path / "run.sh", MAXTEXT.format("use_dpo=True"))
+
+
+def test_values_over_maxtexts_base_say_that_a_command_names_the_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"values over MaxText's base\.yml without a model"):
+        _read(tmp_path / "sft.yml", "base_config: base.yml\nuse_sft: true\nlearning_rate: 2.e-5\n")
+
+
+def test_a_launcher_of_primus_wants_its_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'if [ -z "$EXP" ]; then\n exit 1\nfi\n./primus-cli direct -- train pretrain --config "$EXP"\nexit $?\n'
+    monkeypatch.delenv("EXP", raising=False)
+    with pytest.raises(InputError, match="EXP=FILE before the command"):
+        _read(tmp_path / "run_pretrain.sh", text)
+
+
+def test_hardware_that_a_files_name_says_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "config_MI355X_1x8x1_tp1.sh"
+    path.write_text(MAXTEXT.format("hardware=gpu"), encoding="utf-8")
+    assert start(path, "", 1).hardware == "mi355x"

@@ -56,6 +56,8 @@ STARTS = re.compile(r"(?<![\w.-])primus-cli(?![\w-])|\brun_(?:(?:local|slurm|k8s
 """What a command has that starts Primus."""
 EXPORTS = re.compile(r"^[ \t]{0,9}export EXP=\S{1,300}\.ya?ml", re.MULTILINE)
 """What a list of variables has that another script starts Primus with."""
+_READS = re.compile(r"\$\{?EXP\b")
+"""What a launcher of Primus has that starts the experiment of its environment."""
 _ELSE = frozenset(("benchmark", "data", "node_smoke", "preflight", "projection"))
 """Subcommands that train nothing (primus/cli/subcommands)."""
 _EACH, _SETS_NODES = "8", ("-N", "--nodes", "--nnodes")
@@ -67,7 +69,7 @@ def of_command(path: Path, text: str, world: int, model: Model | None) -> Experi
     script = bash.followed(text, os.environ, path.parent, starts=STARTS)
     values = {**os.environ, **header_variables(text), **script.variables_of([])}
     runs = [words for words in script.commands if any(map(STARTS.search, words)) and _ELSE.isdisjoint(words)]
-    if not runs and (script.commands or not EXPORTS.search(text)):
+    if not runs and not _READS.search(text) and (script.commands or not EXPORTS.search(text)):
         left = f": it exits in line {script.left}; give what it is started with by --args '...'"
         raise ValueError(f"starts no experiment of Primus{left * bool(script.left)}")
     words = runs[-1] if runs else []

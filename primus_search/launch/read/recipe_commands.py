@@ -114,7 +114,8 @@ def _run_of(script: bash.Script, text: str, folder: Path) -> NamedRecipe:
     if runs:
         return runs[-1]
     exits = f"line {script.left}: the script exits before it " if script.left else ""
-    named = next((f": primus-search project --recipe {one}" for one in recipes_named(NAMED.findall(text))), "")
+    wants = ": primus-search project FILE --args '--recipe NAME'" if re.search(r"\$\{?[@*]", text) else ""
+    named = next((f": primus-search project --recipe {one}" for one in recipes_named(NAMED.findall(text))), wants)
     raise ValueError(f"{exits}starts {'a' if exits else 'no'} program with --recipe NAME{named}")
 
 

@@ -51,11 +51,15 @@ def of_program(
     calls = [] if defined else calls_of(path, text, dict(command_settings([*arguments])))
     made = calls
     names = list(dict.fromkeys([*defined, *exported])) or recipes_named(n for one in calls for n in _recipe_names(one))
-    known = recipes_named(NAMED.findall(text))
-    names = [one for one in dict.fromkeys([*names, *known]) if one in arguments] or names or known
-    if not names and not known:
+    known = recipes_named(NAMED.findall(_REMARK.sub("", text)))
+    names = [*dict.fromkeys(recipes_named(arguments))] or names or known
+    if not names and _ASKS.search(text):
+        raise ValueError(
+            f"starts the recipe that it is given: primus-search project {path.name} --args '--recipe NAME'"
+        )
+    if not names:
         return _of_container(module, calls, world, model, arguments, of_settings)
-    as_shipped = f"as shipped: primus-search project --recipe {(names or known)[0]}"
+    as_shipped = f"as shipped: primus-search project --recipe {names[0]}"
     if len(names) != 1:
         shown = ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
         one = f"; name one: primus-search project {path.name} --args '--recipe {names[0]}' ({shown})" if names else ""
@@ -90,6 +94,10 @@ CONFIGURES_BRIDGE = re.compile(
 )
 """A program or a module of Megatron-Bridge that configures a job."""
 _CONTAINER = "ConfigContainer"
+_REMARK = re.compile(r"(?s)\"\"\".*?\"\"\"|^[ \t]*#[^\n]*", re.MULTILINE)
+"""Texts of several lines and comments, whose recipes are examples."""
+_ASKS = re.compile(r"add_argument\(\s{0,20}[\"']--recipe[\"']")
+"""An option of a program that names its recipe."""
 _EXPORTED = re.compile(r"(?s)\n__all__ = [\[(](.{0,20000}?)\n?[\])]\n")
 """The names that a module lists as its own."""
 
