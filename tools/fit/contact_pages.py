@@ -14,12 +14,11 @@ def write_errors(errors: SiteErrors, rows: Sequence[Seen], path: Path) -> None:
     used = by_publisher([row for row in rows if not row.publisher.startswith(WORDLESS)])
     stacks = sum(name.startswith(TRAINER) for name in used)
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    errors_seen = sum(map(len, used.values()))
-    count = f"{errors_seen} errors, {len(used) - stacks} publishers and {stacks} stack files left out whole"
-    source = f"fitted {date} to {count}: python -m tools.fit first-contact"
+    groups = f"{len(used) - stacks} publishers and {stacks} stack files left out whole"
+    source = f"fitted {date} to {sum(map(len, used.values()))} errors, {groups}: python -m tools.fit first-contact"
     text = path.read_text(encoding="utf-8")
-    values: Mapping[str, float] = {name: round(float(getattr(errors, name)), 3) for name in FITTED}
-    for name, value in values.items():
+    for name in FITTED:
+        value = round(float(getattr(errors, name)), 3)
         text = re.sub(rf"^  {name}: .*$", f'  {name}: {{value: {value}, source: "{source}"}}', text, flags=re.M)
     path.write_text(text, encoding="utf-8")
 
@@ -57,12 +56,13 @@ HEAD_REGIMES = (
 )
 
 
+SHARES = ("median", "p90", "bias", "inside", "half")
+
+
 def _percent(publishers: int, figures: Sequence[float]) -> dict[str, int]:
     """Figures of one regime as whole percent, by name."""
-    runs, _, *shares = figures
-    names = ("median", "p90", "bias", "inside", "half")
-    percent = zip(names, (round(100.0 * share) for share in shares), strict=True)
-    return {"publishers": publishers, "runs": round(runs), **dict(percent)}
+    percent = {name: round(100.0 * share) for name, share in zip(SHARES, figures[2:], strict=True)}
+    return {"publishers": publishers, "runs": round(figures[0]), **percent}
 
 
 def _regime(label: str, own: Mapping[str, int]) -> str:

@@ -316,9 +316,6 @@ def _shares(publishers: Sequence[_Distinct], scales: Sequence[Floats]) -> tuple[
 HEAD = f"{'publisher':<44}{'runs':>5}{'distinct':>9}{'median':>8}{'p90':>8}{'bias':>8}{'inside':>8}{'half':>7}  regime"
 
 
-LEFT_OUT_TRAINER, NO_WORDS = "trainer left out", "no words"
-
-
 def _bare(name: str) -> str:
     return name.removeprefix(WORDLESS)
 
@@ -347,7 +344,7 @@ class LeftOut:
         """Errors with the quantiles that all but one publisher's runs need around the errors made without theirs."""
         named, unnamed = (
             conformal_quantile([self.needed[one] for one in own if _bare(one) != _bare(name)])
-            for own in (self.strangers(), self.of_kind(LEFT_OUT_TRAINER, NO_WORDS))
+            for own in (self.strangers(), self.of_kind("trainer left out", "no words"))
         )
         return replace(errors, quantile=named, quantile_unnamed=unnamed)
 
@@ -366,13 +363,10 @@ class LeftOut:
 
     def kind(self, name: str) -> str:
         """What a publisher is to the fits."""
-        kinds = {
-            LEFT_OUT_TRAINER: name.startswith(TRAINER),
-            NO_WORDS: name.startswith(WORDLESS),
-            "maker": is_maker(name, self.makers),
-            "in fits": name in load_sites().publishers,
-        }
-        return next((kind for kind, is_it in kinds.items() if is_it), "first contact")
+        if name.startswith((TRAINER, WORDLESS)):
+            return "trainer left out" if name.startswith(TRAINER) else "no words"
+        known = "in fits" if name in load_sites().publishers else "first contact"
+        return "maker" if is_maker(name, self.makers) else known
 
     def strangers(self) -> list[str]:
         """Publishers who made neither device nor software."""
