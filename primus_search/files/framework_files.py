@@ -53,7 +53,7 @@ DEFAULT_BY_VENDOR = {"amd": "primus", "nvidia": "megatron"}
 BY_TASK: Mapping[str, Mapping[str, str]] = {"lora": {"amd": "primus", "nvidia": "nemo"}, "qlora": {}}
 """What starts one that trains low-rank adapters; beside packed weights none of the contracts."""
 
-_OWN = ("name", "spellings", "lifted")
+_OWN = ("name", "spellings", "lifted", "has_experts")
 """Fields of a contract that its file has under another key, or not at all."""
 _KEYS = ("base", "knobs", "lifts", *(one.name for one in fields(Framework) if one.name not in _OWN))
 

@@ -34,13 +34,13 @@ OFF = (None, False, "", 0, "0", "0.0", "false", "null", "none")
 """Values of a setting that mean the same as leaving it out."""
 
 
-def settings_of(framework: Framework, row: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+def settings_of(framework: Framework, row: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one candidate, in the order of its axes, schedule first."""
     schedule = framework.schedules[row["schedule"]]
     said = dict(schedule.keys)
     for axis in DEFAULTS:
         knob = framework.spellings.get(axis)
-        if knob is None or axis == "schedule" or axis in DERIVED or (axis in OF_EXPERTS and not has_experts):
+        if knob is None or axis == "schedule" or axis in DERIVED or (axis in OF_EXPERTS and not framework.has_experts):
             continue
         if knob.values:
             said |= setting(knob, spoken(row[axis]))
@@ -132,7 +132,7 @@ def _listed(value: Any) -> list[str]:
     return [str(one) for one in value] if isinstance(value, list) else str(value).split()
 
 
-def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tuple[dict[str, Any], set[str]]:
+def words_of(framework: Framework, found: Settings) -> tuple[dict[str, Any], set[str]]:
     """Axes with their words that the settings of a file give, and the keys that were read.
 
     Axes whose keys depend on others are left to the module of the format. Raises ValueError where a key has a value
@@ -143,7 +143,7 @@ def words_of(framework: Framework, found: Settings, *, has_experts: bool) -> tup
     for axis, knob in framework.spellings.items():
         if axis in DERIVED:
             continue
-        if axis in OF_EXPERTS and not has_experts:
+        if axis in OF_EXPERTS and not framework.has_experts:
             read |= knob.keys
         elif knob.modules:
             read |= knob.keys
@@ -273,7 +273,6 @@ def notes_of(
     read_keys: set[str],
     *,
     job: Settings,
-    has_experts: bool,
     is_whole: bool,
     decided: Collection[str] = (),
 ) -> list[str]:
@@ -285,16 +284,16 @@ def notes_of(
     decided: keys whose values decide numbers of the stack that the candidate is priced with.
     """
     table = known_keys(framework.keys) if framework.keys else KnownKeys()
-    ours = _written(framework, row, given, has_experts=has_experts)
+    ours = _written(framework, row)
     notes = []
     for key, value in given.items():
-        if key in decided or not acts(framework, row, job, key, has_experts=has_experts):
+        if key in decided or not acts(framework, row, job, key):
             continue
         text = _verdict(framework, table, key, value, ours, row, read_keys)
         if text is not None:
             notes.append(f"{key}: {shortened(value)}{text}")
     if is_whole:
-        notes += _by_default(framework, row, given, job, ours, decided, has_experts=has_experts)
+        notes += _by_default(framework, row, given, job, ours, decided)
     return notes
 
 
@@ -305,16 +304,12 @@ def _by_default(
     job: Settings,
     ours: Settings,
     decided: Collection[str],
-    *,
-    has_experts: bool,
 ) -> list[str]:
     """Notes of settings that a file leaves out and that the framework then takes otherwise than they are priced."""
     left_out = [
         key
         for key, usual in framework.defaults.items()
-        if key not in given
-        and same(job.get(key, usual), usual)
-        and acts(framework, row, job, key, has_experts=has_experts)
+        if key not in given and same(job.get(key, usual), usual) and acts(framework, row, job, key)
     ]
     assumed = [
         f"{key}: {shortened(framework.defaults[key]) if framework.defaults[key] else 'off'} by default "
@@ -332,9 +327,9 @@ def _by_default(
     ]
 
 
-def _written(framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool) -> dict[str, Any]:
+def _written(framework: Framework, row: Mapping[str, Any]) -> dict[str, Any]:
     """What a launch file of the candidate sets, as far as each axis decides it alone."""
-    ours = settings_of(framework, row, has_experts=has_experts)
+    ours = settings_of(framework, row)
     if row["pp"] == 1:
         ours = {key: value for key, value in ours.items() if key not in framework.schedules[row["schedule"]].keys}
     return ours
@@ -379,13 +374,13 @@ def _is_priced(framework: Framework, key: str, value: Any) -> bool:
     return any(same(value, one) for one in (priced if isinstance(priced, list) else [priced]))
 
 
-def acts(framework: Framework, row: Mapping[str, Any], given: Settings, key: str, *, has_experts: bool) -> bool:
+def acts(framework: Framework, row: Mapping[str, Any], given: Settings, key: str) -> bool:
     """Whether a setting can act beside the others of a job; also where that is not known."""
     table = known_keys(framework.keys) if framework.keys else KnownKeys()
     if key in table.companions and all(is_off(given.get(one)) for one in table.switches):
         return False
     text = table.acts_where.get(key, "has_experts" if key.startswith("moe_") else "True")
-    facts = {**row, "has_experts": has_experts, "framework": framework.name}
+    facts = {**row, "has_experts": framework.has_experts, "framework": framework.name}
 
     def named(name: str) -> Any:
         value = given.get(name, framework.defaults.get(name))

@@ -1,6 +1,6 @@
 """Numbers of a software stack that settings of a job decide, read from a launch file and written into one.
 
-    decided_numbers(megatron, row, {"bf16": True}, has_experts=False)      # {"gradient_bytes": 4.0, ...}
+    decided_numbers(megatron, row, {"bf16": True})      # {"gradient_bytes": 4.0, ...}
 
 A stack file has these numbers as the runs had them that it was fitted to. A contract lists the settings behind each
 (`Framework.decides`), so that a file is priced as its own settings make them, and a candidate's file sets them.
@@ -18,7 +18,7 @@ from primus_search.values.machine.stack import Stack, number_of
 
 
 def decided_numbers(
-    framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool, is_whole: bool = True
+    framework: Framework, row: Mapping[str, Any], given: Settings, *, is_whole: bool = True
 ) -> dict[str, Any]:
     """Field of the stack -> its value in a job with these settings.
 
@@ -26,7 +26,7 @@ def decided_numbers(
     """
     found: dict[str, Any] = {}
     job = {**framework.defaults, **given}
-    for one in _bearing(framework, row, has_experts):
+    for one in _bearing(framework, row):
         is_set = _is_set(one, job)
         if not is_whole and not {*one.formats, one.key}.union(one.settings, *one.reads) & given.keys():
             continue
@@ -51,10 +51,10 @@ def _format_bytes(key: str, word: Any) -> float:
     raise ValueError(f"{key}: {str(word)[:80]!r} is no number format")
 
 
-def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings, *, has_experts: bool) -> frozenset[str]:
+def decided_keys(framework: Framework, row: Mapping[str, Any], given: Settings) -> frozenset[str]:
     """Keys whose values, given or by default, are priced by the numbers that they decide."""
     found: set[str] = set()
-    for one in _bearing(framework, row, has_experts):
+    for one in _bearing(framework, row):
         for key, value in (pair for way in (one.settings, *one.reads) for pair in way.items()):
             now, usual = given.get(key, framework.defaults.get(key)), framework.defaults.get(key)
             is_read = one.otherwise is not None or same(now, value) or (same(now, usual) and not same(usual, value))
@@ -69,13 +69,11 @@ def _is_set(one: Decision, job: Settings) -> bool:
     return any(all(same(job.get(key), value) for key, value in way) for way in ways)
 
 
-def deciding_settings(
-    framework: Framework, stack: Stack, row: Mapping[str, Any], *, has_experts: bool, ranks: int
-) -> dict[str, Any]:
+def deciding_settings(framework: Framework, stack: Stack, row: Mapping[str, Any], *, ranks: int) -> dict[str, Any]:
     """The settings under which a job of so many data-parallel ranks has the numbers of its stack, where a file has to
     set them."""
     found: dict[str, Any] = {}
-    for one in _bearing(framework, row, has_experts):
+    for one in _bearing(framework, row):
         number = number_of(stack, one.number)
         if one.number in framework.fixes:
             continue  # no setting of a job that starts changes it
@@ -94,24 +92,24 @@ def _priced(stack: Stack, one: Decision, ranks: int) -> Any:
 
 
 def had_otherwise(
-    framework: Framework, stack: Stack, row: Mapping[str, Any], written: Settings, *, has_experts: bool, ranks: int
+    framework: Framework, stack: Stack, row: Mapping[str, Any], written: Settings, *, ranks: int
 ) -> list[str]:
     """Numbers of a stack that a job with the settings written for it has otherwise, for a person."""
-    priced = {one.number: _priced(stack, one, ranks) for one in _bearing(framework, row, has_experts)}
-    found = {**decided_numbers(framework, row, written, has_experts=has_experts), **framework.fixes}
+    priced = {one.number: _priced(stack, one, ranks) for one in _bearing(framework, row)}
+    found = {**decided_numbers(framework, row, written), **framework.fixes}
     pairs = ((name, found[name], priced[name]) for name in sorted(priced.keys() & found.keys()))
     return [f"{name}: priced with {own}, {framework.title} has {value}" for name, value, own in pairs if own != value]
 
 
-def resting_settings(framework: Framework, row: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+def resting_settings(framework: Framework, row: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults of the settings that decide numbers of a job, for a file that is laid over settings of others."""
-    keys = {key for one in _bearing(framework, row, has_experts) for key in one.settings}
+    keys = {key for one in _bearing(framework, row) for key in one.settings}
     return {key: value for key, value in framework.defaults.items() if key in keys}
 
 
-def _bearing(framework: Framework, row: Mapping[str, Any], has_experts: bool) -> Iterator[Decision]:
+def _bearing(framework: Framework, row: Mapping[str, Any]) -> Iterator[Decision]:
     """The decisions that bear on a candidate."""
     for one in framework.decides:
         bears = all(any(fnmatchcase(str(row[axis]), word) for word in words) for axis, words in one.where.items())
-        if bears and (has_experts or not one.of_experts):
+        if bears:
             yield one

@@ -93,19 +93,18 @@ def experiment_of(
     model, problems = loaded
     row = settled(framework, row, model)
     sizes = {**sizes, "add_bias_linear": model.has_linear_bias} if model else sizes
-    has_experts = model is None or model.is_moe
-    decided = decided_keys(framework, row, sizes, has_experts=has_experts)
-    decided |= workload_keys(framework, sizes, has_experts=has_experts)
+    contract = framework.of(model)
+    decided = decided_keys(contract, row, sizes)
+    decided |= workload_keys(contract, sizes)
     rows = PackingKeys(rows=framework.packing)
     packing = packing_in(sizes, rows)
     decided |= rows.met(sizes)
     notes = notes_of(
-        framework,
+        contract,
         row,
         given,
         read_keys,
         job=of_job(framework, model, sizes),
-        has_experts=has_experts,
         is_whole=is_whole,
         decided=decided,
     )
@@ -122,8 +121,8 @@ def experiment_of(
         model=model,
         model_problems=problems,
         world=world,
-        numbers=decided_numbers(framework, row, sizes, has_experts=has_experts, is_whole=is_whole),
-        workload={**workload_values(framework, sizes, has_experts=has_experts), **packing},
+        numbers=decided_numbers(contract, row, sizes, is_whole=is_whole),
+        workload={**workload_values(contract, sizes), **packing},
         assumed=full_rows(packing),
         not_modelled=tuple(_as_written(note, origin) for note in notes),
     )

@@ -19,26 +19,26 @@ from primus_search.values.workload import Workload
 DEFAULTS = {one.name: one.default for one in fields(Workload) if one.default is not MISSING}
 
 
-def workload_values(framework: Framework, given: Settings, *, has_experts: bool) -> dict[str, Any]:
+def workload_values(framework: Framework, given: Settings) -> dict[str, Any]:
     """Fields of a workload that settings of a job make."""
     found: dict[str, Any] = {}
-    for row in _made(framework, given, has_experts):
+    for row in _made(framework, given):
         found |= dict(row.values) | {field: float(given[key]) for field, key in row.keys.items()}
     return found
 
 
-def workload_keys(framework: Framework, given: Settings, *, has_experts: bool) -> frozenset[str]:
+def workload_keys(framework: Framework, given: Settings) -> frozenset[str]:
     """Keys that are priced by the values they make."""
-    rows = _made(framework, given, has_experts)
+    rows = _made(framework, given)
     return frozenset(key for row in rows for key in (*row.settings, *row.keys.values()))
 
 
-def _made(framework: Framework, given: Settings, has_experts: bool) -> Iterator[WorkloadSetting]:
+def _made(framework: Framework, given: Settings) -> Iterator[WorkloadSetting]:
     """Rows whose settings a job has, numbers of at least 1 included."""
     for row in framework.workload:
         is_set = all(same(given.get(key, framework.defaults.get(key)), value) for key, value in row.settings.items())
         numbers = [finite_number(str(given.get(key))) or 0.0 for key in row.keys.values()]
-        if is_set and (has_experts or not row.of_experts) and all(number >= 1.0 for number in numbers):
+        if is_set and all(number >= 1.0 for number in numbers):
             yield row
 
 
@@ -68,10 +68,10 @@ def unwritten(job: LaunchJob, given: Settings | None = NOTHING) -> dict[str, Any
 
 
 def _written(job: LaunchJob) -> Iterator[WorkloadSetting]:
-    for row in job.framework.workload:
+    for row in job.contract.workload:
         is_whole = all(_value(job, field) == value for field, value in row.values.items())
         is_said = any(_value(job, field) != DEFAULTS[field] for field in row.values)
-        if is_whole and is_said and (job.model.is_moe or not row.of_experts):
+        if is_whole and is_said:
             yield row
 
 

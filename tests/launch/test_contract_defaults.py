@@ -47,7 +47,7 @@ def test_numbers_of_a_file_are_those_of_the_same_file_with_the_defaults(
     keys = {key for one in framework.decides for way in (one.settings, *one.reads, one.formats) for key in way}
     whole = {key: known.default for key, known in arguments(table).items() if key in keys}
     assert len(whole) >= 15
-    short, long = (decided_numbers(framework, row, one | given, has_experts=True) for one in ({}, whole))
+    short, long = (decided_numbers(framework, row, one | given) for one in ({}, whole))
     assert short == long
 
 

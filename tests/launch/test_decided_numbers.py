@@ -35,7 +35,7 @@ SCRIPT = (
 
 
 def numbers(**settings: object) -> dict[str, object]:
-    return decided_numbers(MEGATRON, ROW, settings, has_experts=True)
+    return decided_numbers(MEGATRON, ROW, settings)
 
 
 def test_gradients_are_in_fp32_unless_the_file_reduces_in_bf16() -> None:
@@ -64,21 +64,21 @@ def test_formats_of_state_are_those_of_the_file(settings: dict[str, object], hel
 @pytest.mark.parametrize(("job", "held"), [({}, 4.0), ({"bf16": True}, 2.0), ({"fp16": True}, 2.0)])
 def test_gradients_of_megatron_fsdp_are_in_the_type_of_the_weights(job: dict[str, object], held: float) -> None:
     row, given = ROW | {"sharding": "megatron_fsdp"}, {"use_megatron_fsdp": True, **job}
-    found = decided_numbers(MEGATRON, row, given, has_experts=False)
+    found = decided_numbers(MEGATRON.of_dense, row, given)
     assert found["sharded_gradient_bytes"] == found["shard_gradient_bytes"] == held
 
 
 @pytest.mark.parametrize("is_aware", [False, True])
 def test_masters_leave_with_an_optimizer_that_is_precision_aware(is_aware: bool) -> None:
     hosted = decided_numbers(
-        MEGATRON, ROW | {"optimizer_offload": 50}, {"use_precision_aware_optimizer": is_aware}, has_experts=False
+        MEGATRON.of_dense, ROW | {"optimizer_offload": 50}, {"use_precision_aware_optimizer": is_aware}
     )
     assert hosted.get("keeps_hosted_masters", False) is not is_aware
 
 
 def test_reduction_in_bf16_acts_under_bf16_alone() -> None:
     words = [
-        words_of(MEGATRON, {"grad_reduce_in_bf16": True, "bf16": is_bf16}, has_experts=False)[0]["state_format"]
+        words_of(MEGATRON.of_dense, {"grad_reduce_in_bf16": True, "bf16": is_bf16})[0]["state_format"]
         for is_bf16 in (True, False)
     ]
     assert words == ["bf16_reduction", "stack"]
@@ -104,8 +104,8 @@ def test_masters_beside_bf16_moments_are_of_16_bits_where_the_kernel_keeps_them(
 ) -> None:
     framework, low = load_framework(name), "bfloat16" if name == "nemo" else "bf16"
     job = {"use_precision_aware_optimizer": True, "exp_avg_dtype": low, "exp_avg_sq_dtype": low} | settings
-    row = ROW | words_of(framework, job, has_experts=False)[0] | {"sharding": "distributed_optimizer"}
-    decided = decided_numbers(framework, row, job, has_experts=False)
+    row = ROW | words_of(framework.of_dense, job)[0] | {"sharding": "distributed_optimizer"}
+    decided = decided_numbers(framework.of_dense, row, job)
     stack = with_numbers(load_stack("megatron_core_2026"), decided)
     codes = (np.array(KNOB[axis].code(row[axis])) for axis in ("state_format", "fp8"))
     assert master_bytes(stack, *codes) == held
@@ -115,8 +115,8 @@ def test_masters_beside_bf16_moments_are_of_16_bits_where_the_kernel_keeps_them(
 def test_gradients_of_bridge_are_in_the_type_that_they_reduce_in(is_reduced: bool, held: float) -> None:
     """main_grads_dtype is read by the arguments of Megatron-LM alone, which Megatron-Bridge does not parse."""
     nemo, job = load_framework("nemo"), {"main_grads_dtype": "bfloat16", "grad_reduce_in_bf16": is_reduced}
-    row = ROW | words_of(nemo, job, has_experts=False)[0] | {"sharding": "distributed_optimizer"}
-    state = {"stack": decided_numbers(nemo, row, job, has_experts=False).get("gradient_bytes"), "bf16_reduction": 2.0}
+    row = ROW | words_of(nemo.of_dense, job)[0] | {"sharding": "distributed_optimizer"}
+    state = {"stack": decided_numbers(nemo.of_dense, row, job).get("gradient_bytes"), "bf16_reduction": 2.0}
     assert state[row["state_format"]] == held
 
 
@@ -145,17 +145,17 @@ def test_a_bucket_of_the_file_takes_the_place_of_the_stacks() -> None:
 @pytest.mark.parametrize("params", [4.0e7, 1.0e8, 2.5e8])
 def test_a_bucket_of_the_search_is_written_and_read_as_priced(params: float) -> None:
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": params})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=8)
+    written = deciding_settings(MEGATRON.of_dense, stack, ROW, ranks=8)
     assert ("ddp_bucket_size" in written) == (params != 4.0e7)
     assert numbers(**written).get("gradient_bucket_params", 4.0e7) == params
     assert "ddp_bucket_size" not in deciding_settings(
-        MEGATRON, stack, ROW | {"overlap_grad_reduce": False}, has_experts=False, ranks=8
+        MEGATRON.of_dense, stack, ROW | {"overlap_grad_reduce": False}, ranks=8
     )
 
 
 def test_a_bucket_that_grows_with_the_ranks_is_written_as_large_as_it_is() -> None:
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": 1.0e8})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=512)
+    written = deciding_settings(MEGATRON.of_dense, stack, ROW, ranks=512)
     assert written["ddp_bucket_size"] == 512 * stack.sharding.bucket_params_per_rank
     assert numbers(**written)["bucket_params_per_rank"] == 0.0
 
@@ -164,7 +164,7 @@ def test_a_bucket_that_grows_with_the_ranks_is_written_as_large_as_it_is() -> No
 @pytest.mark.parametrize("each", [0.0, 1.0e6, 2.0e6])
 def test_a_bucket_that_grows_otherwise_than_megatrons_is_written(each: float, ranks: int) -> None:
     stack = with_numbers(load_stack("megatron_core_2026"), {"bucket_params_per_rank": each})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=ranks)
+    written = deciding_settings(MEGATRON.of_dense, stack, ROW, ranks=ranks)
     has = max(4.0e7, 1.0e6 * ranks)
     assert written.get("ddp_bucket_size", has) == max(4.0e7, each * ranks)
     assert ("ddp_bucket_size" in written) == (max(4.0e7, each * ranks) != has)
@@ -174,10 +174,10 @@ def test_a_bucket_that_grows_otherwise_than_megatrons_is_written(each: float, ra
 @pytest.mark.parametrize("params", [3.0e7, 4.0e7, 1.0e8])
 def test_a_bucket_that_grew_with_the_ranks_is_no_difference(params: float, ranks: int) -> None:
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_bucket_params": params})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=ranks)
-    said = had_otherwise(MEGATRON, stack, ROW, written, has_experts=False, ranks=ranks)
+    written = deciding_settings(MEGATRON.of_dense, stack, ROW, ranks=ranks)
+    said = had_otherwise(MEGATRON.of_dense, stack, ROW, written, ranks=ranks)
     assert not [one for one in said if one.startswith("gradient_bucket_params")]
-    another = had_otherwise(MEGATRON, stack, ROW, {"ddp_bucket_size": 7}, has_experts=False, ranks=ranks)
+    another = had_otherwise(MEGATRON.of_dense, stack, ROW, {"ddp_bucket_size": 7}, ranks=ranks)
     priced = max(params, ranks * stack.sharding.bucket_params_per_rank)
     assert f"gradient_bucket_params: priced with {priced}, Megatron-LM has 7.0" in another
 
@@ -185,9 +185,9 @@ def test_a_bucket_that_grew_with_the_ranks_is_no_difference(params: float, ranks
 def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
     assert numbers(ddp_num_buckets="48")["gradient_buckets"] == 48.0
     stack = with_numbers(load_stack("megatron_core_2026"), {"gradient_buckets": 48.0})
-    written = deciding_settings(MEGATRON, stack, ROW, has_experts=False, ranks=512)
+    written = deciding_settings(MEGATRON.of_dense, stack, ROW, ranks=512)
     assert written["ddp_num_buckets"] == 48 and "ddp_bucket_size" not in written
-    assert "ddp_num_buckets" in decided_keys(MEGATRON, ROW, written, has_experts=False)
+    assert "ddp_num_buckets" in decided_keys(MEGATRON.of_dense, ROW, written)
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,9 @@ def test_a_number_of_buckets_is_read_and_written_by_its_row() -> None:
 def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type: ignore[no-untyped-def]
     row = ROW | {axis: words[0] if words[0] != "True" else True for axis, words in one.where.items()}
     stack = with_numbers(load_stack("megatron_core_2026"), {one.number: one.value})
-    written = {"bf16": True, "add_bias_linear": True} | deciding_settings(
-        MEGATRON, stack, row, has_experts=True, ranks=8
-    )
-    assert decided_numbers(MEGATRON, row, written, has_experts=True)[one.number] == one.value
-    priced = decided_keys(MEGATRON, row, written, has_experts=True)
+    written = {"bf16": True, "add_bias_linear": True} | deciding_settings(MEGATRON, stack, row, ranks=8)
+    assert decided_numbers(MEGATRON, row, written)[one.number] == one.value
+    priced = decided_keys(MEGATRON, row, written)
     assert (one.settings.keys() <= priced) is not one.is_part
 
 
@@ -213,7 +211,7 @@ def test_settings_of_a_stacks_number_give_that_number_back(one) -> None:  # type
 def test_weights_in_fp32_are_updated_in_place(recipe: str, masters: float, is_aware: bool) -> None:
     """Without --bf16 and --fp16; Transformer Engine's FusedAdam has masters of its own under delayed scales."""
     given = {"fp8_recipe": recipe, "use_precision_aware_optimizer": is_aware}
-    found = decided_numbers(MEGATRON, ROW | {"sharding": "distributed_optimizer"}, given, has_experts=False)
+    found = decided_numbers(MEGATRON.of_dense, ROW | {"sharding": "distributed_optimizer"}, given)
     assert found["master_weight_bytes"] == (masters if is_aware else 0.0)
 
 
@@ -229,7 +227,7 @@ def test_an_addition_without_bias_and_dropout_is_one_kernel_either_way(
     for given in [job, {**job, "bias_dropout_fusion": True}] + (
         [dict(list(job.items())[1:])] if name == "nemo" else []
     ):
-        found = decided_numbers(load_framework(name), ROW, given, has_experts=False).get("has_fused_residual", True)
+        found = decided_numbers(load_framework(name).of_dense, ROW, given).get("has_fused_residual", True)
         assert found is (given.get("bias_dropout_fusion", False) or is_fused)
 
 
@@ -239,7 +237,7 @@ def test_an_addition_without_bias_and_dropout_is_one_kernel_either_way(
 )
 def test_rotation_in_another_way_than_plain_is_not_fused(name: str, kind: str, is_fused: bool) -> None:
     given = {"position_embedding_type": kind, "apply_rope_fusion": True}
-    found = decided_numbers(load_framework(name), ROW, given, has_experts=False)
+    found = decided_numbers(load_framework(name).of_dense, ROW, given)
     assert found.get("has_fused_rope", True) is is_fused
 
 
@@ -250,13 +248,13 @@ def test_a_setting_that_decides_either_way_is_priced_either_way(one) -> None:  #
     words = {axis: many[0].replace("[1-9]*", "50") for axis, many in one.where.items()}
     row = ROW | {axis: word if word != "True" else True for axis, word in words.items()}
     other = {"bf16": True} | dict.fromkeys(one.settings, "another")
-    assert decided_numbers(MEGATRON, row, other, has_experts=True)[one.number] == one.otherwise
-    assert (one.settings.keys() <= decided_keys(MEGATRON, row, other, has_experts=True)) is not one.is_part
+    assert decided_numbers(MEGATRON, row, other)[one.number] == one.otherwise
+    assert (one.settings.keys() <= decided_keys(MEGATRON, row, other)) is not one.is_part
 
 
 def test_a_run_of_a_log_decides_only_what_it_prints() -> None:
-    assert decided_numbers(MEGATRON, ROW, {}, has_experts=True, is_whole=False) == {}
-    printed = decided_numbers(MEGATRON, ROW, {"grad_reduce_in_bf16": False}, has_experts=True, is_whole=False)
+    assert decided_numbers(MEGATRON, ROW, {}, is_whole=False) == {}
+    printed = decided_numbers(MEGATRON, ROW, {"grad_reduce_in_bf16": False}, is_whole=False)
     assert printed["gradient_bytes"] == 4.0
 
 
@@ -299,14 +297,14 @@ def test_a_kernel_that_stores_its_scores_keeps_them(kernel: str, tmp_path: Path)
 @pytest.mark.parametrize("key", [one.key for one in MEGATRON.decides if one.key])
 def test_a_count_of_nothing_is_refused_by_its_key(key: str) -> None:
     with pytest.raises(ValueError, match=rf"{key}: 0 is out of range"):
-        decided_numbers(MEGATRON, ROW, {key: "0"}, has_experts=True)
+        decided_numbers(MEGATRON, ROW, {key: "0"})
 
 
 def test_formats_of_state_are_priced_beside_the_precision_aware_optimizer_alone() -> None:
     formats = {"exp_avg_dtype": "bf16", "main_params_dtype": "fp16"}
     for is_aware in (False, True):
         given = {"bf16": True, "use_precision_aware_optimizer": is_aware, **formats}
-        assert (formats.keys() <= decided_keys(MEGATRON, ROW, given, has_experts=True)) is is_aware
+        assert (formats.keys() <= decided_keys(MEGATRON, ROW, given)) is is_aware
 
 
 @pytest.mark.parametrize(("name", "keeps"), [("megatron", True), ("megatron@core_0.16", False), ("nemo", False)])
@@ -319,8 +317,8 @@ def test_a_search_prices_the_fused_loss_that_its_file_starts(name: str, keeps: b
     framework, row = load_framework(name), ROW | {"loss_fusion": True}
     for space in spaces:
         stack = space.cluster.stack
-        written = deciding_settings(framework, stack, row, has_experts=False, ranks=8)
-        read = decided_numbers(framework, row, written, has_experts=False)
+        written = deciding_settings(framework.of_dense, stack, row, ranks=8)
+        read = decided_numbers(framework.of_dense, row, written)
         assert read["keeps_softmax"] is number_of(stack, "keeps_softmax")
 
 
@@ -345,22 +343,22 @@ def test_gradients_of_every_strategy_are_read_as_they_are_written(name: str, sha
     framework = load_framework(name)
     fields = ("gradient_bytes", "gradient_comm_bytes", "sharded_gradient_bytes", "shard_gradient_bytes")
     stack, row = with_numbers(load_stack("megatron_te"), dict.fromkeys(fields, held)), ROW | {"sharding": sharding}
-    decided = deciding_settings(framework, stack, row, has_experts=False, ranks=8)
+    decided = deciding_settings(framework.of_dense, stack, row, ranks=8)
     written = {**framework.spellings["sharding"].values[sharding], "bf16": True, **decided}
-    read = decided_numbers(framework, row, written, has_experts=False)
+    read = decided_numbers(framework.of_dense, row, written)
     assert {field: read.get(field, held) for field in fields} == dict.fromkeys(fields, held)
 
 
 def said_otherwise(framework: Framework, stack: Stack, row: dict[str, object]) -> list[str]:
     written = {"bf16": True, "overlap_param_gather": True}
-    written |= deciding_settings(framework, stack, row, has_experts=False, ranks=8)
-    return had_otherwise(framework, stack, row, written, has_experts=False, ranks=8)
+    written |= deciding_settings(framework.of_dense, stack, row, ranks=8)
+    return had_otherwise(framework.of_dense, stack, row, written, ranks=8)
 
 
 def test_a_file_for_another_framework_says_what_it_has_otherwise() -> None:
     stack, row = load_stack("megatron_te"), ROW | {"loss_fusion": True}
     assert said_otherwise(MEGATRON, stack, row) == ["keeps_softmax: priced with False, Megatron-LM has True"]
-    assert "cross_entropy_fusion_impl" not in deciding_settings(MEGATRON, stack, row, has_experts=False, ranks=8)
+    assert "cross_entropy_fusion_impl" not in deciding_settings(MEGATRON.of_dense, stack, row, ranks=8)
     for framework, other in ((MEGATRON, ROW | {"loss_fusion": False}), (load_framework("megatron@core_0.16"), row)):
         assert said_otherwise(framework, stack, other) == []
     assert said_otherwise(MEGATRON, with_numbers(stack, {"keeps_softmax": True}), row) == []

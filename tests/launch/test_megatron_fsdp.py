@@ -245,7 +245,7 @@ def test_gradients_are_in_the_format_of_the_release(name: str, held: float) -> N
     framework = load_framework(name)
     row, _ = candidate_words(framework, {"micro_batch_size": 1, "global_batch_size": 64} | FSDP, None, 16)
     row = Candidates.from_words(row).row(0)
-    found = decided_numbers(framework, row, FSDP | {"bf16": True}, has_experts=False)
+    found = decided_numbers(framework.of_dense, row, FSDP | {"bf16": True})
     numbers = [found.get(f"{kind}_gradient_bytes", 2.0) for kind in ("sharded", "shard")]
     assert numbers == [held, held]
 

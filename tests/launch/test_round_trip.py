@@ -252,6 +252,6 @@ def test_a_loss_in_pieces_beside_prediction_layers_is_refused() -> None:
 def test_settings_of_a_router_are_values_of_the_workload(
     framework: str, given: dict[str, Any], values: dict[str, Any]
 ) -> None:
-    found = workload_values(load_framework(framework), given, has_experts=True)
+    found = workload_values(load_framework(framework), given)
     assert {name: found[name] for name in values} == values and bool(found) == bool(values)
-    assert workload_values(load_framework(framework), given, has_experts=False) == {}
+    assert workload_values(load_framework(framework).of_dense, given) == {}

@@ -100,7 +100,7 @@ def test_each_key_has_one_verdict_with_a_direction_or_a_reason(name: str) -> Non
 def test_settings_act_beside_those_that_they_need(
     name: str, key: str, given: dict[str, Any], row: dict[str, Any], is_acting: bool
 ) -> None:
-    assert acts(load_framework(name), row, given, key, has_experts=False) is is_acting
+    assert acts(load_framework(name).of_dense, row, given, key) is is_acting
 
 
 @pytest.mark.parametrize("name", RELEASES)

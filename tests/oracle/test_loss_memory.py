@@ -57,7 +57,7 @@ def test_megatrons_own_fused_loss_holds_the_softmax_as_separate_kernels_do() -> 
         for is_fused, held in measured.items():
             row = DEFAULTS | {"loss_fusion": is_fused}
             given = {"cross_entropy_loss_fusion": is_fused, "cross_entropy_fusion_impl": "native"}
-            numbers = decided_numbers(load_framework(name), row, given, has_experts=False)
+            numbers = decided_numbers(load_framework(name).of_dense, row, given)
             assert numbers.get("keeps_softmax") is (True if is_fused else None)
             stack = with_numbers(load_stack("megatron_te"), numbers)
             table, work = Candidates.table(loss_fusion=is_fused), Workload(seq_length=SEQ, global_batch_size=8)

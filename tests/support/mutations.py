@@ -175,8 +175,7 @@ def can_act(file: LaunchFile, key: str) -> bool:
     model, row = experiment.model, dict(experiment.row)
     given = of_job(framework, model, translated(framework, {**file.given, **experiment.written})[0])
     row["dp"] = file.gpus // (row["tp"] * row["pp"] * row["cp"])
-    has_experts = model is None or model.is_moe
-    return any(acts(framework, row, given, one, has_experts=has_experts) for one in names)
+    return any(acts(framework.of(model), row, given, one) for one in names)
 
 
 # --- other values -----------------------------------------------------------------------------------------------------

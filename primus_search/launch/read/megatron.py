@@ -65,7 +65,7 @@ def candidate_words(
     framework: Framework, found: Settings, model: Model | None, world: int
 ) -> tuple[dict[str, Any], set[str]]:
     """The axes of a candidate that a file's settings give, on `world` devices, and the keys that were read."""
-    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
+    row, read = words_of(framework.of(model), found)
     knobs = framework.spellings
     row["etp"] = row.get("etp", row.get("tp", 1))
     row |= _pipeline(framework, found, model, row.get("pp", 1), read)

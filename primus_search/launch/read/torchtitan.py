@@ -34,7 +34,7 @@ READ = {*SIZES.values(), COMPILE, COMPONENTS, COPIES, SHARDS}
 
 def words(framework: Framework, found: Settings, model: Model | None, world: int) -> tuple[dict[str, Any], set[str]]:
     """The axes of a candidate that a job file's settings give, on `world` devices, and the keys that were read."""
-    row, read = words_of(framework, found, has_experts=model is None or model.is_moe)
+    row, read = words_of(framework.of(model), found)
     knobs, defaults = framework.spellings, framework.defaults
     pp = row.get("pp", 1)
     row.setdefault("sequence_parallel", row.get("tp", 1) > 1)

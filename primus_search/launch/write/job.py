@@ -46,6 +46,11 @@ class LaunchJob(Job):
         )
 
     @cached_property
+    def contract(self) -> Framework:
+        """What the framework has for jobs of this model."""
+        return self.framework.of(self.model)
+
+    @cached_property
     def row(self) -> Mapping[str, Any]:
         """The candidate in words."""
         return self.candidate.row(0)

@@ -113,9 +113,7 @@ def edits(job: LaunchJob, settings: Mapping[str, Any], beside: Mapping[str, Any]
 def priced_otherwise(job: LaunchJob, settings: Mapping[str, Any]) -> list[str]:
     """Numbers that priced a job and that its framework has otherwise under the settings of its file."""
     written = translated(job.framework, settings)[0] | {"add_bias_linear": job.model.has_linear_bias}
-    return had_otherwise(
-        job.framework, job.cluster.stack, job.row, written, has_experts=job.model.is_moe, ranks=job.dp * job.row["cp"]
-    )
+    return had_otherwise(job.contract, job.cluster.stack, job.row, written, ranks=job.dp * job.row["cp"])
 
 
 def read_back(model: Model, written: Mapping[str, Any]) -> Model | list[str]:
@@ -128,9 +126,9 @@ def read_back(model: Model, written: Mapping[str, Any]) -> Model | list[str]:
 
 def candidate_settings(job: LaunchJob) -> dict[str, Any]:
     """Every argument this candidate sets in the words of the job's framework."""
-    framework, row, workload = job.framework, job.row, job.workload
+    framework, row, workload = job.contract, job.row, job.workload
     written: dict[str, Any] = {"seq_length": workload.seq_length, "global_batch_size": workload.global_batch_size}
-    written |= settings_of(framework, row, has_experts=job.model.is_moe)
+    written |= settings_of(framework, row)
     if row["cuda_graph"] == "partial" and not job.model.is_moe:  # of a hybrid stack
         written |= framework.spellings["cuda_graph"].reads["partial"][-1]
     if job.model.is_single_block:
@@ -151,9 +149,7 @@ def candidate_settings(job: LaunchJob) -> dict[str, Any]:
         written[RANK_TOKENS] = workload.seq_length // row["cp"]
     if row["sharding"] == "hsdp":
         written[framework.spellings["shard_group"].key] = job.num_copies
-    decided = deciding_settings(
-        framework, job.cluster.stack, row, has_experts=job.model.is_moe, ranks=job.dp * row["cp"]
-    )
+    decided = deciding_settings(framework, job.cluster.stack, row, ranks=job.dp * row["cp"])
     of_model = constant_settings(job.model)
     decided = {key: value for key, value in decided.items() if of_model.get(key) != value}
     if row["overlap_grad_reduce"] and written.get("use_distributed_optimizer"):

@@ -51,7 +51,7 @@ def overrides(job: LaunchJob) -> dict[str, Any]:
     spelling = argument_table("nemo")
     left_out = spelling["of_gpt"] if job.model.is_single_block else []
     off = {key: value for key, value in spelling["off"].items() if key not in left_out}
-    resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)
+    resting = resting_settings(job.contract, job.row)
     found = fields_of(resting) | off | {"mixed_precision": _precision(said)}
     found |= fields_of(said) | _of_model(job.model)
     found |= {"model.mtp_hybrid_override_pattern": None} if job.model.is_single_block else {}

@@ -45,7 +45,7 @@ def experiment(job: LaunchJob) -> Text:
     """The experiment file, written by a YAML library: no name of a model becomes a key or a tag."""
     name = safe_name(job.model.name)
     own = registered_model(job.framework, job.model)
-    resting = resting_settings(job.framework, job.row, has_experts=job.model.is_moe)  # what its model files set
+    resting = resting_settings(job.contract, job.row)  # what its model files set
     sizes = resting | _constants(job) if own else _sizes(job)
     has_text = job.model.adapters is not None
     training: dict[str, Any] = (

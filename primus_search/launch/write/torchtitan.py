@@ -59,12 +59,11 @@ def settings(job: LaunchJob) -> dict[str, Any]:
         "training.mixed_precision_param": "bfloat16",
         "training.mixed_precision_reduce": "float32",
     }
-    written = settings_of(job.framework, row, has_experts=job.model.is_moe)
+    written = settings_of(job.contract, row)
     if row["pp"] == 1:
         written = {k: v for k, v in written.items() if not k.startswith("parallelism.pipeline_parallel_")}
         written["parallelism.pipeline_parallel_degree"] = 1
-    has_experts, ranks = job.model.is_moe, job.dp * row["cp"]
-    decided = deciding_settings(job.framework, job.cluster.stack, row, has_experts=has_experts, ranks=ranks)
+    decided = deciding_settings(job.contract, job.cluster.stack, row, ranks=job.dp * row["cp"])
     found = sizes | written | decided | workload_settings(job)
     found |= _compiled(job) | _degrees(job) | _stages(job) | _checkpointing(job)
     if MODE in job.framework.defaults:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from primus_search.values.lengths import PackedAs
+from primus_search.values.model import Model
 
 ANY = "any"
 """Name of the union of frameworks: what at least one launcher may express is legal."""
@@ -186,6 +187,7 @@ class Framework:
     adapters  keys of low-rank adapters: rank, alpha, dropout, modules, switch; empty: it has none
     packing   by how rows are filled from documents the settings of files that fill them so, the first that holds
     checkout  the `file` of a checkout that tells its version, the pattern of its `numbers` and their `title`
+    has_experts  whether the models of its jobs may have experts (`of_dense`)
     """
 
     name: str = ANY
@@ -219,12 +221,24 @@ class Framework:
     packing: Mapping[PackedAs, Mapping[str, str]] = field(default_factory=dict)
     checkout: Mapping[str, str] = field(default_factory=dict)
     before: Mapping[str, "Framework"] = field(default_factory=dict)
+    has_experts: bool = True
 
     @cached_property
     def spelled(self) -> frozenset[str]:
         """Every key that an axis or a schedule may write or read."""
         parts = [spelling.keys for spelling in self.spellings.values()]
         return frozenset().union(*parts, *({*one.keys, *one.beside} for one in self.schedules.values()))
+
+    @cached_property
+    def of_dense(self) -> "Framework":
+        """The contract of jobs of dense models, without what is of experts alone."""
+        decides = tuple(one for one in self.decides if not one.of_experts)
+        workload = tuple(one for one in self.workload if not one.of_experts)
+        return replace(self, has_experts=False, decides=decides, workload=workload)
+
+    def of(self, model: Model | None) -> "Framework":
+        """The contract of jobs of a model; of one that is not known, with experts."""
+        return self if model is None or model.is_moe else self.of_dense
 
     @property
     def is_any(self) -> bool:
