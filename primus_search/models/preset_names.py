@@ -29,6 +29,21 @@ def model_named(name: str, own: Mapping[str, str]) -> Model | None:
     return known[found].model if found else None
 
 
+def no_preset(name: str) -> str:
+    """Why a model is not priced by a name that no preset has: with its family where the name says one without a reader.
+
+    The family is the longest that the name begins with word by word: `gpt-j-6b` is gptj, `olmo-2-7b` is olmo2.
+    """
+    words = re.split(r"[-_]", _tail(name))
+    begun = ["".join(words[:count]) for count in range(len(words), 0, -1)]
+    table = key_table("families")
+    why = {one.replace("_", ""): (one, reason) for reason, many in table["not_modelled"].items() for one in many}
+    read = {one.replace("_", "") for row in table["families"].values() for one in row["types"]}
+    longest = next((one for one in begun if one in why or one in read), "")
+    reason = " ('{}' is not modelled: {})".format(*why[longest]) if longest in why else ""
+    return f"takes its model from {name}, which no preset is{reason}"
+
+
 def named_after(name: str) -> str:
     """The last part of the name of a preset's model, with its size, that a name has; empty where it has none.
 

@@ -15,7 +15,7 @@ from primus_search.files.shell.shell_variables import UNSET
 from primus_search.files.source import Document, plain, shown
 from primus_search.launch.read.launcher_table import VALUE, Launcher
 from primus_search.models.model_files import load_model
-from primus_search.models.preset_names import model_named
+from primus_search.models.preset_names import model_named, no_preset
 from primus_search.models.tokenizers import vocabulary_of
 from primus_search.values.machine.framework import ANY, Settings
 from primus_search.values.model import Model
@@ -46,7 +46,7 @@ def model_of(path: Path, launcher: Launcher, given: Settings) -> tuple[Model | N
         return load_model(str(file)), ()
     if not named and launcher.contract != ANY:
         return None, ()  # sized by its own arguments
-    what = f"takes its model from {as_script_text(named)}, which no preset is" if named else "names no model"
+    what = no_preset(as_script_text(named)) if named else "names no model"
     return None, (Problem(shown(path), f"{what}; give --model a preset or a config.json"),)
 
 

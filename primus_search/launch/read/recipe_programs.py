@@ -29,7 +29,7 @@ from primus_search.launch.read.recipe_overrides import CALLED, idle_in, override
 from primus_search.launch.read.recipes import COMMANDS, NAMED, NamedRecipe, of_class, of_recipe, recipes, recipes_named
 from primus_search.launch.read.script_arguments import command_settings
 from primus_search.launch.world import NO_WORLD
-from primus_search.models.preset_names import model_named
+from primus_search.models.preset_names import model_named, no_preset
 from primus_search.values.model import Model
 
 MOST_NAMED = 12
@@ -133,7 +133,7 @@ def _of_container(
     read = of_settings(module.path, load_framework("nemo"), settings, world, loaded, NO_WORLD)
     if read.model is not None or not any(names):
         return read
-    what = f"takes its model from {name}, which no preset is; give --model a preset or a config.json"
+    what = f"{no_preset(name)}; give --model a preset or a config.json"
     return replace(read, model_problems=(Problem(shown(module.path), what),))
 
 

@@ -27,7 +27,7 @@ from primus_search.launch.read.megatron_experiments import model_of_arguments
 from primus_search.launch.world import NO_WORLD, World
 from primus_search.models.megatron_arguments import megatron_keys
 from primus_search.models.model_constants import CONSTANT_KEYS
-from primus_search.models.preset_names import language_part, model_named
+from primus_search.models.preset_names import language_part, model_named, no_preset
 from primus_search.models.tokenizers import model_of_tokenizer
 from primus_search.values.layout import expand
 from primus_search.values.machine.framework import Settings
@@ -141,7 +141,7 @@ def of_recipe(
         read = replace(read, not_modelled=(*read.not_modelled, note))
     if read.model is not None or not recipe.model:
         return read
-    what = f"takes its model from {recipe.model}, which no preset is; give --model a preset or a config.json"
+    what = f"{no_preset(recipe.model)}; give --model a preset or a config.json"
     return replace(read, model_problems=(Problem(path.name, what),))
 
 
