@@ -17,7 +17,8 @@ def test_every_preset_is_built_once() -> None:
 
 def test_caches_hold_what_all_presets_ask_for() -> None:
     for cached in (source._parsed, shape):
-        assert cached.cache_info().maxsize > 2 * len(presets())
+        most = cached.cache_info().maxsize
+        assert most is None or most > 2 * len(presets())
 
 
 @pytest.mark.parametrize(
