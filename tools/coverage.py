@@ -48,9 +48,13 @@ def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) ->
     git = ["git", "-C", str(root)]
     listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", commit], capture_output=True, check=False, text=True)
     paths = [f"*{end}" for end in ENDS if f"{end}\n" in listed.stdout]
-    folders = sorted({row["path"].rpartition("/")[0] or row["path"] for row in rows})
-    for wanted in (paths, folders, [row["path"] for row in rows]):
-        packed = subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)
+    for wanted in (paths, [row["path"] for row in rows]):
+        while (
+            packed := subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)
+        ).returncode:
+            if not (lost := re.search(rb"invalid object .* for '(.+)'", packed.stderr)):
+                break
+            wanted.append(f":(exclude,literal){lost[1].decode()}")
         if not packed.returncode:
             with tarfile.open(fileobj=BytesIO(packed.stdout), errorlevel=0) as archive:
                 archive.extractall(into, filter="data")
