@@ -1,28 +1,19 @@
 """Low-rank adapters on the modules of a layer whose own weights are frozen."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own idiom
 from torch import Tensor, nn
 
+from primus_search.base.guards.files import table_beside
 from primus_search.measure.modules.products import grouped_product
 from primus_search.measure.modules.shard import Shard
 from primus_search.values.model import LayerKind, Model, Split, adapted_matrices
 from primus_search.values.model.adapters import EACH, FC1, QKV, Adapted, Adapters
 
-PLACES = {
-    "linear_qkv": ("attention.qkv",),
-    **dict.fromkeys(QKV, ("attention.qkv",)),
-    "linear_proj": ("attention.out",),
-    "linear_q_down_proj": ("attention.q_down",),
-    "linear_q_up_proj": ("attention.q_up",),
-    "linear_kv_down_proj": ("attention.kv_down",),
-    "linear_kv_up_proj": ("attention.kv_up",),
-    "linear_fc1": ("mlp.up", "shared.up"),
-    **dict.fromkeys(FC1, ("mlp.up", "shared.up")),
-    "linear_fc2": ("mlp.down", "shared.down"),
-}
+PLACES: Mapping[str, Sequence[str]] = table_beside(__file__)["places"]
 """Modules of a layer that hold the matrices of a name; of a latent attention `linear_q` is its `q_up`."""
 
 

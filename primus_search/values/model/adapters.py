@@ -5,10 +5,11 @@ matrices are those of Megatron-Core; `ALIASES` has HuggingFace's. `linear_qkv` a
 joint product, `linear_q`, `linear_k`, `linear_v` and `linear_fc1_gate`, `linear_fc1_up` one of each part.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from primus_search.base.guards.files import table_beside
 from primus_search.values.model.attention_mixers import Attention
 from primus_search.values.model.layer_kinds import LayerKind, NoFeedForward
 from primus_search.values.model.mixer import Mixer, WeightMatrix, column, row
@@ -24,40 +25,10 @@ EACH, JOINT = "experts", "shared_expert_adapters"
 IN, OUT = "in_proj", "out_proj"
 """Products of a scan (Mamba and others) under Megatron-Core's names, whose attention has `linear_proj`."""
 
-ALIASES = {
-    "q_proj": "linear_q",
-    "linear_q_proj": "linear_q",
-    "k_proj": "linear_k",
-    "v_proj": "linear_v",
-    "qkv_proj": "linear_qkv",
-    "query_key_value": "linear_qkv",
-    "o_proj": "linear_proj",
-    "output_proj": "linear_proj",
-    "Wqkv": "linear_qkv",
-    "dense": "linear_proj",
-    "dense_h_to_4h": "linear_fc1",
-    "dense_4h_to_h": "linear_fc2",
-    "gate_proj": "linear_fc1_gate",
-    "up_proj": "linear_fc1_up",
-    "gate_up_proj": "linear_fc1",
-    "down_proj": "linear_fc2",
-    "q_a_proj": "linear_q_down_proj",
-    "q_b_proj": "linear_q_up_proj",
-    "kv_a_proj_with_mqa": "linear_kv_down_proj",
-    "kv_b_proj": "linear_kv_up_proj",
-    "linear_in": IN,
-}
+_NAMES = table_beside(__file__)
+ALIASES: Mapping[str, str] = _NAMES["aliases"]
 """HuggingFace's and older names of the same matrices."""
-
-GROUPS = {
-    "queries": "linear_q",
-    "q down": "linear_q_down_proj",
-    "q up": "linear_q_up_proj",
-    "kv down": "linear_kv_down_proj",
-    "kv up": "linear_kv_up_proj",
-    "output": "linear_proj",
-    "input": IN,
-}
+GROUPS: Mapping[str, str] = _NAMES["groups"]
 """Groups of projections that are one matrix of that name."""
 QKV, FC1 = ("linear_q", "linear_k", "linear_v"), ("linear_fc1_gate", "linear_fc1_up")
 OF_MLP = ("linear_fc1", "linear_fc2", *FC1)
