@@ -10,14 +10,13 @@ than stand in the text (`read by hand`: those were compared by a person).
 """
 
 import csv
+import os
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from io import BytesIO
 from pathlib import Path
 
 from primus_search.base.errors import PrimusSearchError
@@ -39,26 +38,20 @@ def rows() -> list[dict[str, str]]:
 
 
 def unpacked(root: Path, commit: str, rows: list[dict[str, str]], into: Path) -> Path:
-    """A folder with the job files of a commit and what they name: the checkout, or what `git archive` gives.
+    """A folder with the job files of a commit and what they name: the checkout, or what its index gives.
 
-    Of a repository that is a partial clone other files may be missing.
+    Of a repository that is a partial clone files may be missing.
     """
     if not (root / "HEAD").exists():
         return root
-    git = ["git", "-C", str(root)]
-    listed = subprocess.run([*git, "ls-tree", "-r", "--name-only", commit], capture_output=True, check=False, text=True)
-    paths = [f"*{end}" for end in ENDS if f"{end}\n" in listed.stdout]
-    for wanted in (paths, [row["path"] for row in rows]):
-        while (
-            packed := subprocess.run([*git, "archive", commit, *wanted], capture_output=True, check=False)
-        ).returncode:
-            if not (lost := re.search(rb"invalid object .* for '(.+)'", packed.stderr)):
-                break
-            wanted.append(f":(exclude,literal){lost[1].decode()}")
-        if not packed.returncode:
-            with tarfile.open(fileobj=BytesIO(packed.stdout), errorlevel=0) as archive:
-                archive.extractall(into, filter="data")
-            break
+    git = ["git", "-C", str(root), f"--work-tree={into}"]
+    own = {**os.environ, "GIT_INDEX_FILE": str(into / ".index")}
+    subprocess.run([*git, "read-tree", commit], capture_output=True, check=False, env=own)
+    wanted = (*(f"*{end}" for end in ENDS), *(row["path"] for row in rows))
+    listed = subprocess.run([*git, "ls-files", "-z", *wanted], capture_output=True, check=False, env=own).stdout
+    subprocess.run(
+        [*git, "checkout-index", "-q", "-f", "-z", "--stdin"], input=listed, capture_output=True, check=False, env=own
+    )
     return into
 
 
