@@ -372,6 +372,12 @@ def test_fine_tuning_of_slime_has_rows_as_long_as_a_device_is_given(tmp_path: Pa
     assert not read_experiment(tmp_path / "run.sh").seq_length
 
 
+def test_rows_of_data_that_a_command_names_hold_no_settings(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"text": "a"}\n{"text": "b"}\n')
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc_per_node 8 sft.py --train_file train.json {TUNE}")
+    assert read_experiment(tmp_path / "run.sh").world.gpus == 8
+
+
 def test_keys_of_glm_5_are_gathered_over_ranks_of_context(tmp_path: Path) -> None:
     spec = (
         "--spec slime_plugins.models.glm5.glm5 get_glm5_spec --context-parallel-size 2 --rollout-max-response-len 8192"

@@ -57,8 +57,13 @@ def named_beside(path: Path, names: Iterable[Any], ends: Sequence[str] = DOCUMEN
     documents = [str(name) for name in names if str(name).endswith((*ends, ".conf"))]
     known = (name for name in documents if not UNSET.search(name.rpartition("/")[2]))
     files = [file for name in known if (file := beside(path.parent, name))]
-    found = [settings_of(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
+    texts = [(file, read_text(file, most=MAX_TABLE_BYTES)) for file in files]
+    found = [settings_of(file, text) for file, text in texts if not _ROWS.match(text)]
     return {key: value for one in found for key, value in one.items() if value != AUTO}
+
+
+_ROWS = re.compile(r"\s*\{[^\n]*\}\s*\n\s*\{")
+"""How rows of data in JSON begin, one a line."""
 
 
 def said_by(path: Path, words: list[str], ends: Sequence[str]) -> dict[str, Any]:
