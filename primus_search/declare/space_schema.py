@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import PydanticCustomError
 
 from primus_search.base.errors import Problem, did_you_mean
+from primus_search.base.guards.files import table_beside
 from primus_search.base.guards.values import LARGEST_WHOLE
 from primus_search.base.units import read_amount, read_days
 from primus_search.declare.axes import AXIS
@@ -339,22 +340,8 @@ def _elsewhere(key: str, after: Sized) -> str:
     return next((hint.replace("'", f"'{section}.", 1) for section, hint in near if hint), "")
 
 
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "string_type": "a word",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-}
-_LIMITS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("above", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("below", "lt"),
-}
+_WORDS = table_beside(__file__)
+"""What pydantic expected, and how a number is bounded, in the words of messages, by the type of an error."""
 
 
 def _sentence(keys: Keys, details: list[dict[str, Any]], after: Sized) -> str:
@@ -369,10 +356,10 @@ def _sentence(keys: Keys, details: list[dict[str, Any]], after: Sized) -> str:
     if kind == "literal_error":
         words = [word.strip().strip("'") for word in context["expected"].replace(" or ", ", ").split(",")]
         return f"{quoted(given)} is not one of {join_words(words)}{did_you_mean(str(given), words)}"
-    if kind in _LIMITS:
-        relation, key = _LIMITS[kind]
+    if kind in _WORDS["limits"]:
+        relation, key = _WORDS["limits"][kind]
         return f"must be {relation} {context[key]}, got {quoted(given)}"
-    expected = [_EXPECTED[one["type"]] for one in details if one["type"] in _EXPECTED]
+    expected = [_WORDS["expected"][one["type"]] for one in details if one["type"] in _WORDS["expected"]]
     if expected:
         return f"expected {join_words(expected)}, got {quoted(given)}"
     return str(detail["msg"])

@@ -8,28 +8,16 @@ from rich.table import Table as RichTable
 
 from primus_search.analysis.labels import ROUNDING
 from primus_search.analysis.run_comparison import Comparison
+from primus_search.base.guards.files import table_beside
 from primus_search.base.units import GB
-from primus_search.exploration.expected import RATE
 from primus_search.report.plain_tables import Plain, table
 from primus_search.values.candidates import spoken
 
 MOST_INPUTS = 40
 MOST_SHOWN = 60
 HASH_SHOWN = 16  # characters of a value; the first of a hash tell it from another
-# How a figure is headed, where not by its name.
-HEADINGS: Mapping[str, str] = {
-    RATE: "tokens/s/GPU",
-    "tokens_per_s_per_gpu": "projected",
-    "tokens_per_s": "tokens/s",
-    "step_s": "step, s",
-    "memory_bytes": "memory, GB",
-    "headroom_bytes": "spare, GB",
-    "mfu": "MFU",
-    "frontier_hypervolume": "frontier, tokens/s/GPU x GB",
-    "raw": "rows in the grid",
-    "legal": "rows legal",
-    "feasible": "rows that fit",
-}
+HEADINGS: Mapping[str, str] = table_beside(__file__)
+"""How a figure is headed, where not by its name."""
 
 
 def print_comparison(c: Comparison, stream: TextIO) -> None:

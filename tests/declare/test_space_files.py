@@ -224,7 +224,7 @@ search: {method: bayes, memory_margin: 1.5, top_k: 0}
     columns += (
         "gpus_per_domain, host_copy_GBps, host_update_GBps, loss_chunks, seq_length, num_experts, expert_ffn_hidden, "
     )
-    columns += "num_kv_heads, num_mtp_layers, " + ", ".join(FACTS)
+    columns += "num_kv_heads, num_mtp_layers, num_scan_heads, num_scan_groups, " + ", ".join(FACTS)
     assert message(text).splitlines() == [
         f"s.yaml:1 @ $.nmae: unknown key; did you mean 'name'? - allowed: {TOP}",
         "s.yaml:2 @ $.model: unknown model preset 'mixtral_8x22'; did you mean 'mixtral_8x22b'? - "
