@@ -221,3 +221,15 @@ def test_hardware_that_a_files_name_says_is_known(tmp_path: Path) -> None:
     path = tmp_path / "config_MI355X_1x8x1_tp1.sh"
     path.write_text(MAXTEXT.format("hardware=gpu"), encoding="utf-8")
     assert start(path, "", 1).hardware == "mi355x"
+
+
+PROGRAMS = ("./train.py", "train.py", "-m torchtitan.train", "torchtitan/train.py", "./run_llama_train.sh")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_way_that_torchtitan_is_started_over_a_job_file_is_one(tmp_path: Path, program: str) -> None:
+    job = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\n'
+    (tmp_path / "job.toml").write_text(job, encoding="utf-8")
+    command = f"srun torchrun --nnodes 4 --nproc_per_node 8 {program} --job.config_file $CONFIG_FILE"
+    one = _read(tmp_path / "multinode.slurm", f'CONFIG_FILE=${{CONFIG_FILE:-"./job.toml"}}\n{command}\n')
+    assert (one.row["micro_batch_size"], one.framework.launcher) == (2, "torchtitan")

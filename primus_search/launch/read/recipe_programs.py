@@ -88,8 +88,8 @@ def of_program(
 
 
 CONFIGURES_BRIDGE = re.compile(
-    r"^from megatron\.bridge\.training\.config import [^\n]{0,200}ConfigContainer|^\s{0,4}ConfigContainer,$"
-    r"|^from megatron\.bridge\.recipes\.[\w.]{1,80} import \w*_config\b",
+    r"^from megatron\.(?:bridge|hub)\.training\.config import [^\n]{0,200}ConfigContainer|^\s{0,4}ConfigContainer,$"
+    r"|^from megatron\.(?:bridge|hub)\.recipes\.[\w.]{1,80} import \w*_config\b",
     re.MULTILINE,
 )
 """A program or a module of Megatron-Bridge that configures a job."""

@@ -32,7 +32,10 @@ from primus_search.values.model import Model
 
 JOB_FILES = "torchtitan@0.2.2"
 """The last release with job files, TOML."""
-STARTS = re.compile(r"(?<![\w-])(?:torchtitan[./]train|run_train\.sh)(?![\w-])")
+STARTS = re.compile(
+    r"(?<![\w-])(?:torchtitan[./]train|run_(?:llama_)?train\.sh)(?![\w-])"
+    r"|(?<![\w/-])(?:\./)?train\.py(?= --job\.config_file)"
+)
 """What a command has that starts torchtitan."""
 CONFIGS = "torchtitan_configs"
 """The table of torchtitan's own configuration functions, which `tools/launch_tables.py` writes."""
@@ -85,7 +88,8 @@ def _started(text: str, folder: Path) -> Started:
     if not runs:
         raise ValueError("starts no torchtitan.train that is reached")
     words, before = runs[-1]
-    at = next(i for i, word in enumerate(words) if STARTS.search(word))
+    found = ((i, STARTS.search(" ".join(words[i : i + 2]))) for i in range(len(words)))
+    at = next(i for i, one in found if one and one.start() < len(words[i]))
     variables = {k: v for k, v in os.environ.items() if k in (*USUAL, "CONFIG_FILE")}
     variables |= {**script.variables.values, **before}
     if words[at].endswith("run_train.sh"):
