@@ -72,13 +72,9 @@ def of_parser(parser: argparse.ArgumentParser) -> list[Argument]:
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction):
             continue
-        one = Argument(
-            name=action.dest,
-            type=_type_of_action(action),
-            default=written(action.default),
-            choices=written(list(action.choices)) if action.choices and _type_of_action(action) != "flag" else "",
-            spellings=tuple(_spellings(action)),
-        )
+        kind = _type_of_action(action)
+        choices = written(list(action.choices)) if action.choices and kind != "flag" else ""
+        one = Argument(action.dest, kind, written(action.default), choices, tuple(_spellings(action)))
         above = found.get(action.dest)
         found[action.dest] = one if above is None else replace(above, spellings=(*above.spellings, *one.spellings))
     return sorted(found.values())

@@ -94,6 +94,8 @@ class Module(types.ModuleType):
 class Finder(StandIns):
     """Stand-ins for all modules of `ABSENT` but the real ones, which lie below `source`."""
 
+    module = Module
+
     def __init__(self, source: Path) -> None:
         super().__init__(*ABSENT)
         self._source = source
@@ -101,9 +103,6 @@ class Finder(StandIns):
     def find_spec(self, fullname: str, *places: Any) -> importlib.machinery.ModuleSpec | None:
         is_real = any(f"{fullname}.".startswith(f"{real}.") for real in REAL)
         return None if is_real else super().find_spec(fullname, *places)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Module:
-        return Module(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Real modules may lie below a stand-in."""

@@ -71,11 +71,10 @@ class Sources:
 
     def find(self, path: Path, name: str) -> Found | None:
         """The class that a module means by a name, `Outer.Inner` for a nested one."""
-        head, _, rest = name.partition(".")
+        head, *nested = name.split(".")
         found = self._top(path, head, 0)
-        while found is not None and rest:
-            head, _, rest = rest.partition(".")
-            found = self._inner(found, head)
+        for one in nested:
+            found = found and self._inner(found, one)
         return found
 
     def _inner(self, outer: Found, name: str) -> Found | None:
@@ -83,12 +82,13 @@ class Sources:
         for node in outer.node.body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return Found(outer.path, node)
-        for base in outer.node.bases:
-            above = self.find(outer.path, ast.unparse(base))
-            found = self._inner(above, name) if above else None
-            if found:
-                return found
-        return None
+        inherited = (self._inner(base, name) for base in self._bases(outer))
+        return next((one for one in inherited if one), None)
+
+    def _bases(self, of: Found) -> list[Found]:
+        """Classes that a class inherits from, as far as they are below a root."""
+        found = (self.find(of.path, ast.unparse(base)) for base in of.node.bases)
+        return [one for one in found if one and one.node is not of.node]
 
     def _top(self, path: Path, name: str, depth: int) -> Found | None:
         value = self.names(path).get(name)
@@ -121,16 +121,13 @@ class Sources:
     def _own(self, found: Found) -> dict[str, tuple[Field, Path]]:
         """Fields of a class with those of its bases, each with the module that declares it."""
         fields: dict[str, tuple[Field, Path]] = {}
-        for base in reversed(found.node.bases):
-            above = self.find(found.path, ast.unparse(base))
-            if above and above.node is not found.node:
-                fields |= self._own(above)
+        for base in reversed(self._bases(found)):
+            fields |= self._own(base)
         for node in found.node.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 field = _field(node)
-                if field.annotation.startswith("ClassVar") or field.name.startswith("_"):
-                    continue
-                fields[field.name] = (field, found.path)
+                if not field.annotation.startswith("ClassVar") and not field.name.startswith("_"):
+                    fields[field.name] = (field, found.path)
         return fields
 
     def _configuration(self, path: Path, field: Field) -> Found | None:

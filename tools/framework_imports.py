@@ -42,6 +42,8 @@ class StandIn(types.ModuleType):
 class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds a `StandIn` for every module below some packages."""
 
+    module: type[types.ModuleType] = StandIn
+
     def __init__(self, *packages: str) -> None:
         self.packages = packages
 
@@ -51,7 +53,7 @@ class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return StandIn(spec.name)
+        return self.module(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Nothing: a stand-in has its names from `__getattr__`."""

@@ -7,19 +7,26 @@ Only named, bounded fields of `Network` are fitted, in the logarithm of the time
 bend; a field the points do not move is refused. Figures, with date and source, are then put into `hardware/*.yaml`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from primus_search.cost.laws import collectives
 from primus_search.cost.laws.collectives import Group, dispatch_s
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.network import Network
-from tools.fit.write_ranges import BENCHMARK_EXPERTS, BENCHMARK_TOP_K, RINGS, Points
+from tools.fit.write_ranges import BENCHMARK_EXPERTS, BENCHMARK_TOP_K, Points
 
+RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
+    "allreduce": collectives.all_reduce_s,
+    "allgather": collectives.all_gather_s,
+    "reducescatter": collectives.reduce_scatter_s,
+    "alltoall": collectives.all_to_all_s,
+}
 # Fields that points can tell, with their bounds.
 BOUNDS = {
     "link_latency_s": (1e-6, 1e-4),

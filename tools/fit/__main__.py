@@ -12,7 +12,7 @@ from tools.fit import first_contact as contact
 from tools.fit.contact_pages import write_errors, write_figures
 from tools.fit.own_runs import lines as own_run_lines
 from tools.fit.supposed_software import supposed_bands
-from tools.fit.training_run import SPLITS, fit_training, left_out_rates, lines, read_cases, split_of, write_training
+from tools.fit.training_run import SPLITS, fit_cases, left_out_rates, lines, read_cases, split_of, write_training
 from tools.fit.write_ranges import device_ranges, stack_ranges, write_ranges, write_switches
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -28,7 +28,7 @@ def training(
     vendor: Annotated[str, typer.Option(metavar="amd|nvidia", help="Fit to runs on this vendor's devices.")] = "",
 ) -> None:
     """Fit stacks and training rates."""
-    found = fit_training(tables, vendor)
+    found = fit_cases(read_cases(tables, vendor))
     typer.echo("\n".join(lines(found)))
     if into is not None:
         write_training(found, into, vendor)

@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from primus_search.values.machine.stack import SiteErrors
@@ -36,7 +36,7 @@ def write_figures(found: LeftOut, memory: str, readme: Path, fidelity: Path) -> 
         doubted=doubted, **every
     )
     cells = "{runs}, {publishers} publishers | {median} % | {p90} % | {inside} %, mean half width {half} % |"
-    rows = [HEAD_REGIMES, *(_regime(label, _percent(*own)) for label, own in regimes.items())]
+    rows = [HEAD_REGIMES, *(REGIME.format(label=label, **_percent(*own)) for label, own in regimes.items())]
     for path, pattern, text in (
         (readme, r"of \d+ publishers who made (?:.|\n)*?(?: \([^)]* doubt\)\.|\.)(?= After)", ends + both),
         (fidelity, r"(\(first contact\) )\|.*", rf"\g<1>| {cells.format_map(certain)} {memory} |"),
@@ -54,6 +54,7 @@ HEAD_REGIMES = (
     "| strangers | publishers, runs | median | 9 of 10 within | bias | inside | half width |\n"
     "|---|---|---|---|---|---|---|"
 )
+REGIME = "| {label} | {publishers}, {runs} | {median} % | {p90} % | {bias:+} % | {inside} % | {half} % |"
 
 
 SHARES = ("median", "p90", "bias", "inside", "half")
@@ -63,8 +64,3 @@ def _percent(publishers: int, figures: Sequence[float]) -> dict[str, int]:
     """Figures of one regime as whole percent, by name."""
     percent = {name: round(100.0 * share) for name, share in zip(SHARES, figures[2:], strict=True)}
     return {"publishers": publishers, "runs": round(figures[0]), **percent}
-
-
-def _regime(label: str, own: Mapping[str, int]) -> str:
-    ends = "{publishers}, {runs} | {median} % | {p90} % | {bias:+} % | {inside} % | {half} % |".format_map(own)
-    return f"| {label} | {ends}"

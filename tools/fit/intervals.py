@@ -22,6 +22,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,7 @@ Band = tuple[float, float, int]
 
 def error_bands(cases: Sequence[MeasuredRun], left_out: Mapping[str, Floats]) -> dict[str, dict[str, Band]]:
     """Per stack: the band of every regime it was seen in, and of others of a family that it was seen in."""
-    sample = _Sample(cases, left_out)
-    law = sample.law(np.ones(len(cases), dtype=bool))
+    law = _Law(_Sample(cases, left_out), np.ones(len(cases), dtype=bool))
     found: dict[str, dict[str, Band]] = {}
     for name in dict.fromkeys(case.cluster.stack.name for case in cases):
         kinds = [regime_of(case) for case in cases if case.cluster.stack.name == name]
@@ -74,10 +74,9 @@ def bands_of_others(
 ) -> list[tuple[float, float]]:
     """Per run the band of its stack and regime made without its group, which the band then has not seen."""
     sample = _Sample(cases, left_out)
-    numbers = {group: n for n, group in enumerate(dict.fromkeys(groups))}
-    number = np.array([numbers[group] for group in groups])
-    laws = [sample.law(number != n) for n in numbers.values()]
-    return [laws[n].band(case.cluster.stack.name, regime_of(case)) for n, case in zip(number, cases, strict=True)]
+    laws = {group: _Law(sample, np.array([one != group for one in groups])) for group in dict.fromkeys(groups)}
+    pairs = zip(cases, groups, strict=True)
+    return [laws[group].band(case.cluster.stack.name, regime_of(case)) for case, group in pairs]
 
 
 def regime_of(case: MeasuredRun) -> str:
@@ -99,10 +98,6 @@ class _Sample:
         self.regimes = np.array([regime_of(case) for case in cases])
         self.families = np.array([case.family for case in cases])
 
-    def law(self, offered: Bools) -> "_Law":
-        """Bands from the runs on offer."""
-        return _Law(self, offered)
-
     def mean(self, errors: Floats, rows: Bools) -> float:
         """Mean of errors over runs, near-duplicates once."""
         return float((errors * self.weights)[rows].sum() / self.weights[rows].sum())
@@ -113,7 +108,7 @@ class _Law:
 
     def __init__(self, sample: _Sample, offered: Bools) -> None:
         self.sample, self.offered = sample, offered
-        self.known: dict[tuple[str, str], float] = {}
+        self.scale = cache(self._scale)
         if offered.any():
             self.unseen = max(sample.mean(sample.new, offered) / sample.mean(sample.sizes, offered), 1.0)
             pairs = zip(sample.stacks[offered].tolist(), sample.regimes[offered].tolist(), strict=True)
@@ -128,14 +123,8 @@ class _Law:
         scale = self.scale(stack, kind)
         return float(np.exp(self.outer[0] * scale)), float(np.exp(self.outer[1] * scale))
 
-    def scale(self, stack: str, kind: str) -> float:
-        """Mean |log error| to expect of a regime of a stack."""
-        key = stack, kind
-        if key not in self.known:
-            self.known[key] = self._scale(stack, kind)
-        return self.known[key]
-
     def _scale(self, stack: str, kind: str) -> float:
+        """Mean |log error| to expect of a regime of a stack."""
         sample = self.sample
         alike = self.offered & (sample.families == kind.partition("/")[0])
         alike = alike if alike.any() else self.offered
@@ -235,13 +224,8 @@ def _guesses(cases: Sequence[MeasuredRun], left_out: Floats) -> Iterator[_Guess]
         for name, count in others.items():
             if (i, name) in known and (i, assumed[i]) in known:
                 rate, memory = np.log(known[i, name]) - np.log(known[i, assumed[i]])
-                yield _Guess(
-                    kind=case.family,
-                    assumed=assumed[i],
-                    rates=tuple((rate - left_out[:, i]).tolist()),
-                    memory=float(memory),
-                    weight=weights[i] * count / sum(others.values()),
-                )
+                rates, weight = tuple((rate - left_out[:, i]).tolist()), weights[i] * count / sum(others.values())
+                yield _Guess(case.family, assumed[i], rates, float(memory), weight)
 
 
 def _guessed(cases: Sequence[MeasuredRun], left_out: Floats) -> Iterator[_Guess]:

@@ -19,7 +19,7 @@ from primus_search.evidence.published.run_machine import stack_file
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF, number_of
 from primus_search.values.measured_run import MeasuredRun
-from tools.fit.training_parameters import TRAINING_RATE, PriorParameter, Priors, die, priors, solve
+from tools.fit.training_parameters import TRAINING_RATE, PriorParameter, Priors, die, loss_weights, priors, solve
 
 STEP = 0.03
 """Relative step of the finite differences, and the absolute one of shares."""
@@ -38,6 +38,19 @@ class FitState:
     def x(self) -> Floats:
         """The parameters' coordinates."""
         return self.z[: self.slopes.shape[1]]
+
+    def standard_errors(self, weights: Floats) -> tuple[Floats, Floats]:
+        """Those of the coordinates, and of how far each lies from its family's mean (its prior without one)."""
+        scaled = self.slopes * loss_weights(self.errors, weights)[:, None]
+        information = self.prior.precision.copy()
+        num = self.slopes.shape[1]
+        information[:num, :num] += scaled.T @ scaled
+        covariance = np.linalg.inv(information)
+        own, apart = np.diag(covariance)[:num], np.diag(covariance)[:num].copy()
+        for j, mean in enumerate(self.prior.mean_of):
+            if mean >= 0:
+                apart[j] += covariance[mean, mean] - 2.0 * covariance[j, mean]
+        return np.sqrt(own), np.sqrt(np.maximum(apart, 0.0))
 
 
 def touches(parameter: PriorParameter, case: MeasuredRun) -> bool:
@@ -156,9 +169,8 @@ Solved = dict[bytes, Floats]
 def linearised(state: FitState, weights: Floats, groups: Sequence[Hashable], solved: Solved) -> Floats:
     """log(predicted / measured) of every run with its group left out, to first order; new solutions go to `solved`."""
     errors = state.errors.copy()
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    number = np.array([numbers[group] for group in groups])
-    for out in (number == one for one in numbers.values()):
+    for group in dict.fromkeys(groups):
+        out = np.array([one == group for one in groups])
         key = out.tobytes()
         if key not in solved:
             solved[key] = solve(state.prior, state.z, state.errors, state.slopes, np.where(out, 0.0, weights))

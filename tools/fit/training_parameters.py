@@ -31,8 +31,9 @@ from typing import Any
 
 import numpy as np
 
+from primus_search.base.units import to_base
 from primus_search.files.search_path import FileKind, names
-from primus_search.files.source import read
+from primus_search.files.source import parse, read
 from primus_search.learning.inference.hypotheses import BoundedNumber
 from primus_search.measure.calibrate.hardware_edits import leaves
 from primus_search.values.candidates import Floats, Sharding
@@ -51,13 +52,25 @@ _ROUNDS, _SETTLED = 15, 3e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriorParameter(BoundedNumber):
+class Offer(BoundedNumber):
+    """A number of stacks or accelerators that may be fitted, and which runs can say something about it."""
+
+    prior: float
+    sigma: float
+    speaks: Callable[[MeasuredRun], bool] = lambda case: True
+
+    def of(self, owner: str, name: str, family: str) -> "PriorParameter":
+        """That number of one stack or accelerator."""
+        numbers = {one.name: self.__getattribute__(one.name) for one in fields(self)}
+        return PriorParameter(**numbers, owner=owner, name=name, family=family)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorParameter(Offer):
     """One number to fit: `stack:NAME:field` or `hardware:NAME:field`."""
 
     owner: str
     name: str
-    prior: float
-    sigma: float
     family: str = ""
 
     @property
@@ -151,34 +164,11 @@ def loss_weights(errors: Floats, weights: Floats) -> Floats:
     return np.sqrt(weights / np.sqrt(1.0 + (errors / RESIDUAL_SCALE) ** 2)) / RESIDUAL_SCALE
 
 
-def standard_errors(prior: Priors, errors: Floats, slopes: Floats, weights: Floats) -> tuple[Floats, Floats]:
-    """Standard errors of the coordinates, and of how far each lies from its family's mean (its prior without one)."""
-    scaled = slopes * loss_weights(errors, weights)[:, None]
-    information = prior.precision.copy()
-    num = slopes.shape[1]
-    information[:num, :num] += scaled.T @ scaled
-    covariance = np.linalg.inv(information)
-    own, apart = np.diag(covariance)[:num], np.diag(covariance)[:num].copy()
-    for j, mean in enumerate(prior.mean_of):
-        if mean >= 0:
-            apart[j] += covariance[mean, mean] - 2.0 * covariance[j, mean]
-    return np.sqrt(own), np.sqrt(np.maximum(apart, 0.0))
-
-
 MAX_FITTED = 12
 """Numbers fitted per stack, and per accelerator."""
 
 IDENTIFIED = 0.98
 """A parameter counts as fitted when the runs bring its standard error below this share of its sigma."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer(BoundedNumber):
-    """One parameter of a stack, and which runs can say something about it."""
-
-    prior: float
-    sigma: float
-    speaks: Callable[[MeasuredRun], bool] = lambda case: True
 
 
 def _is_sharded(case: MeasuredRun) -> bool:
@@ -212,7 +202,6 @@ EXTRA = {stack: tuple(_MORE[field] for field in names_of) for stack, names_of in
 TRAINING_RATE = Offer(field="training_rate", low=0.5, high=1.3, prior=1.0, sigma=0.12)
 
 SAME_DIE = re.compile(rf'{TRAINING_RATE.field}: .*"same die as (.+?)"')
-_NAME = re.compile(r"^name: *[\"']?(.+?)[\"']? *$", re.M)
 
 
 def is_informative(case: MeasuredRun) -> bool:
@@ -228,12 +217,9 @@ def parameters(cases: Sequence[MeasuredRun]) -> list[PriorParameter]:
         told = quoted(name)
         offers = [o for o in (*OFFERS.values(), *EXTRA.get(name, ())) if o.field not in told]
         spoken = (o for o in offers if any(o.speaks(case) for case in own))
-        found += [
-            PriorParameter(**_prior(o), owner="stack", name=name, family=stack_family(o.field, own)) for o in spoken
-        ]
+        found += [o.of("stack", name, stack_family(o.field, own)) for o in spoken]
     vendors = {die(acc.name): acc.vendor for acc in (case.cluster.accelerator for case in cases)}
-    rate = _prior(TRAINING_RATE)
-    found += [PriorParameter(**rate, owner="hardware", name=n, family=rate_family(v)) for n, v in vendors.items()]
+    found += [TRAINING_RATE.of("hardware", name, rate_family(vendor)) for name, vendor in vendors.items()]
     members = Counter(p.family for p in found)
     return [p if members[p.family] > 1 else replace(p, family="") for p in found]
 
@@ -257,18 +243,12 @@ def quoted(stack: str) -> frozenset[str]:
 
 def yaml_key(field: str) -> tuple[str, float]:
     """The key of a field in a stack or hardware file, and its units per unit of the field."""
-    return _UNITS.get(field, (field, 1.0))
+    key = _KEYS.get(field, field)
+    return key, 1.0 / to_base(key, 1.0)[1]
 
 
 _NOT_QUOTED = ("fitted", "mean of", "prior", "no training runs")
-_UNITS = {
-    "host_launch_s": ("host_launch_us", 1e6),
-    "host_moe_s": ("host_moe_ms", 1e3),
-    "host_sync_s": ("host_sync_us", 1e6),
-    "step_s": ("step_ms", 1e3),
-    "pass_s": ("pass_us", 1e6),
-    "broadcast_s": ("broadcast_ms", 1e3),
-}
+_KEYS = {to_base(key, 0.0)[0]: key for key in _TABLE["keys"]}
 
 
 def die(accelerator: str) -> str:
@@ -282,14 +262,10 @@ def die(accelerator: str) -> str:
 @lru_cache(maxsize=1)
 def _dies() -> dict[str, str]:
     texts = [path.read_text(encoding="utf-8") for path in names(FileKind.HARDWARE).values()]
-    found = [(_NAME.search(text), SAME_DIE.search(text)) for text in texts]
-    return {name[1]: twin[1] for name, twin in found if name and twin}
+    found = [(parse(text, "").data["name"], SAME_DIE.search(text)) for text in texts]
+    return {name: twin[1] for name, twin in found if twin}
 
 
 def rate_family(vendor: str) -> str:
     """The family of the training rates of one vendor's devices."""
     return f"{TRAINING_RATE.field} of {vendor}"
-
-
-def _prior(offer: Offer) -> dict[str, Any]:
-    return {f.name: offer.__getattribute__(f.name) for f in fields(offer) if f.name != "speaks"}

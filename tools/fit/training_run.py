@@ -9,7 +9,7 @@ identify is written with the mean of its family (or its prior) and says so.
 import datetime
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import Refitted
 from primus_search.evidence.validate.scores import duplicate_weights, score
 from primus_search.files.search_path import FileKind, names
+from primus_search.files.source import parse, read
 from primus_search.measure.calibrate.hardware_edits import SECTION, leaves
 from primus_search.values.candidates import Floats
 from primus_search.values.machine.stack import GROUP_OF
@@ -40,7 +41,6 @@ from tools.fit.training_parameters import (
     parameters,
     priors,
     rate_family,
-    standard_errors,
     yaml_key,
 )
 
@@ -48,18 +48,16 @@ Owner = tuple[str, str]
 """`stack` or `hardware`, and the name."""
 
 
-def identified(
-    parameters: Sequence[PriorParameter], apart: Mapping[str, float], taken: Mapping[Owner, int]
-) -> set[str]:
-    """Paths of what the runs identify, the best known first, at most `MAX_FITTED` per owner with what it has `taken`.
+def identified(parameters: Sequence[PriorParameter], apart: Floats) -> frozenset[str]:
+    """Paths of what the runs identify, the best known first, at most `MAX_FITTED` per owner with what is `taken`.
 
     `apart` is the standard error of each parameter's distance from its family's mean.
     """
-    by_owner: dict[Owner, list[tuple[float, str]]] = defaultdict(list)
-    for p in parameters:
-        by_owner[p.owner, p.name].append((apart[p.path] / p.sigma, p.path))
+    taken, by_owner = fitted_elsewhere(parameters), defaultdict[Owner, list[tuple[float, str]]](list)
+    for p, error in zip(parameters, apart.tolist(), strict=True):
+        by_owner[p.owner, p.name].append((error / p.sigma, p.path))
     best = ((owner, sorted(f for f in found if f[0] < IDENTIFIED)) for owner, found in by_owner.items())
-    return {path for owner, found in best for _, path in found[: max(MAX_FITTED - taken.get(owner, 0), 0)]}
+    return frozenset(path for owner, found in best for _, path in found[: max(MAX_FITTED - taken.get(owner, 0), 0)])
 
 
 def fitted_elsewhere(parameters: Sequence[PriorParameter]) -> dict[Owner, int]:
@@ -68,104 +66,11 @@ def fitted_elsewhere(parameters: Sequence[PriorParameter]) -> dict[Owner, int]:
     for p in parameters:
         keys[p.owner, p.name].add(yaml_key(p.field)[0])
     texts = {
-        (owner, _word(text, "name")): text
+        (owner, parse(text, "").data["name"]): text
         for owner, kind in (("stack", FileKind.STACK), ("hardware", FileKind.HARDWARE))
         for text in (path.read_text(encoding="utf-8") for path in names(kind).values())
     }
     return {owner: count_fitted(texts[owner], frozenset(own)) for owner, own in keys.items() if owner in texts}
-
-
-def write_parameters(
-    parameters: Sequence[PriorParameter],
-    values: Mapping[str, float],
-    standard_errors: Mapping[str, float],
-    known: Set[str],
-    cases: Sequence[MeasuredRun],
-    folder: Path,
-    date: str,
-) -> None:
-    """Write every parameter into `folder`: stacks/NAME.yaml in its group, training rates under accelerator."""
-    files = {_word(path.read_text(), "name"): path for path in sorted(folder.glob("*.yaml"))}
-    members = Counter(p.family for p in parameters)
-    for p in parameters:
-        runs = sum(touches(p, case) for case in cases)
-        source = f"prior: {runs} training runs do not identify it"
-        if p.family:
-            siblings = f"{p.owner} files{p.family.removeprefix(p.field).partition(' of ')[0]}"
-            source = f"mean of {members[p.family]} {siblings}, {date}: {runs} training runs do not identify it"
-        if p.path in known:
-            source = f"fitted {date} to {runs} training runs, standard error {standard_errors[p.path]:.2g}"
-        is_stack = p.owner == "stack"
-        path = folder / "stacks" / f"{p.name}.yaml" if is_stack else files[p.name]
-        _put(path, p.field, values[p.path], source, GROUP_OF[p.field] if is_stack else SECTION)
-
-
-def write_means(
-    means: Mapping[str, float],
-    values: Mapping[str, float],
-    parameters: Sequence[PriorParameter],
-    folder: Path,
-    date: str,
-) -> None:
-    """Training rates of devices without a rate of their own: that of the device their file names (`same die as NAME`,
-    `no training runs: as NAME`), else the mean of the vendor's devices."""
-    fitted = {p.name: values[p.path] for p in parameters if p.owner == "hardware"}
-    for path in sorted(folder.glob("*.yaml")):
-        text = path.read_text()
-        if _word(text, "name") in fitted:
-            continue
-        told = re.search(rf'{TRAINING_RATE.field}: .*"((?:same die|no training runs:) as (.+?))"', text)
-        family = rate_family(_word(text, "vendor"))
-        if told:
-            if told[2] in fitted:
-                _put(path, TRAINING_RATE.field, fitted[told[2]], told[1], SECTION)
-        elif family in means:
-            count = sum(p.family == family for p in parameters)
-            source = f"mean of {count} hardware files, {date}: no training run on this device"
-            _put(path, TRAINING_RATE.field, means[family], source, SECTION)
-
-
-def write_copies(folder: Path, date: str) -> None:
-    """Numbers of stacks without runs: those of the stack that a line names (`as NAME`), or the family's mean, as it
-    stands in the files of stacks whose runs do not identify it."""
-    texts = {path: path.read_text() for path in sorted((folder / "stacks").glob("*.yaml"))}
-    numbers = {_word(text, "name"): {leaf.key: leaf for leaf in leaves(text)} for text in texts.values()}
-    means = {key: leaf for own in numbers.values() for key, leaf in own.items() if _MEAN.match(leaf.source)}
-    for path, text in texts.items():
-        for key, leaf in numbers[_word(text, "name")].items():
-            told = _WITHOUT_RUNS.fullmatch(leaf.source)
-            if told and (of := numbers.get(told[2], {}).get(key) if told[2] else means.get(key)):
-                source = told[1] if told[2] else of.source.partition(",")[0]
-                text = _with_number(text, key, of.value, f"{source}, {date}")
-        path.write_text(text)
-
-
-_MEAN = re.compile(r"mean of \d+ stack files, [-\d]+: ")
-"""The source of a number that some stack's runs do not identify."""
-_WITHOUT_RUNS = re.compile(r"(as (\w+)|mean of \d+ stack files), \d{4}-\d\d-\d\d")
-
-
-def _put(path: Path, field: str, value: float, source: str, section: str) -> None:
-    """Write the number of a field into a file, in the units of its YAML key."""
-    key, factor = yaml_key(field)
-    path.write_text(_with_number(path.read_text(), key, str(float(f"{value * factor:.4g}")), source, section))
-
-
-def _word(text: str, key: str) -> str:
-    found = re.search(rf"^{key}: *(.+?) *$", text, re.M)
-    return found.group(1).strip("\"'") if found else ""
-
-
-def _with_number(text: str, key: str, value: str, source: str, section: str = "") -> str:
-    """The text with the line of a key of some section replaced; a new one goes to the top of `section`."""
-    line = f'  {key}: {{value: {value}, source: "{source}"}}'
-    present = re.compile(rf"^  {key}: .*$", re.M)
-    if present.search(text):
-        return present.sub(lambda _: line, text, count=1)
-    head = re.search(rf"^{section}:.*\n", text, re.M) if section else None
-    if head is None:
-        return f"{text}{section}:\n{line}\n"
-    return f"{text[: head.end()]}{line}\n{text[head.end() :]}"
 
 
 FREE_STEPS, PINNED_STEPS = 4, 2
@@ -187,6 +92,11 @@ class TrainingFit:
     known: frozenset[str]
 
     @property
+    def informative(self) -> list[MeasuredRun]:
+        """Runs that the fit learned from."""
+        return [case for case in self.cases if is_informative(case)]
+
+    @property
     def values(self) -> dict[str, float]:
         """Value of every parameter by its path."""
         return {p.path: p.value(v) for p, v in zip(self.parameters, self.state.x, strict=True)}
@@ -194,14 +104,13 @@ class TrainingFit:
     @property
     def means(self) -> dict[str, float]:
         """Value of every family's mean."""
-        found = {}
-        for family, z in zip(self.state.prior.families, self.state.z[len(self.parameters) :], strict=True):
-            found[family] = next(p for p in self.parameters if p.family == family).value(z)
-        return found
+        members = {p.family: p for p in self.parameters}
+        means = zip(self.state.prior.families, self.state.z[len(self.parameters) :], strict=True)
+        return {family: members[family].value(z) for family, z in means}
 
     def standard_errors(self) -> dict[str, float]:
         """Standard error of every parameter in the fit's own coordinates."""
-        found, _ = _errors_of(self.state, self.fit_weights)
+        found, _ = self.state.standard_errors(self.fit_weights)
         return {p.path: float(e) for p, e in zip(self.parameters, found, strict=True)}
 
     def left_out(self, group: Callable[[MeasuredRun], Hashable]) -> Floats:
@@ -247,20 +156,15 @@ def read_cases(tables: Path, vendor: str = "") -> tuple[MeasuredRun, ...]:
     return cases
 
 
-def fit_training(tables: Path, vendor: str = "") -> TrainingFit:
-    """Fit every stack and training rate to the complete runs of a CSV, or of a list of them (about a minute).
-
-    With a vendor to the runs of its devices alone, which moves no number of another vendor's stacks or devices.
-    """
-    return fit_cases(read_cases(tables, vendor))
-
-
 def fit_cases(cases: Sequence[MeasuredRun]) -> TrainingFit:
-    """Fit all numbers, then hold those that the runs do not identify at their family's mean and fit the rest again."""
+    """All numbers fitted to runs, then those that these do not identify held at their family's mean and the rest again.
+
+    It takes about a minute, and moves no number of a vendor without runs.
+    """
     offered, fit_weights = _offered(cases)
     with one_blas_thread():
         state = improve(start(cases, offered), cases, offered, fit_weights, FREE_STEPS)
-        known = _known(offered, state, fit_weights)
+        known = identified(offered, state.standard_errors(fit_weights)[1])
         pinned = frozenset(p.path for p in offered) - known
         state = improve(state, cases, offered, fit_weights, PINNED_STEPS, pinned)
     return TrainingFit(tuple(cases), tuple(offered), fit_weights, state, known)
@@ -273,7 +177,7 @@ def shipped_fit(cases: Sequence[MeasuredRun]) -> TrainingFit:
     """
     offered, fit_weights = _offered(cases)
     state = start_as_shipped(cases, offered)
-    known = _known(offered, state, fit_weights)
+    known = identified(offered, state.standard_errors(fit_weights)[1])
     prior = priors(offered, frozenset(p.path for p in offered) - known)
     return TrainingFit(tuple(cases), tuple(offered), fit_weights, replace(state, prior=prior), known)
 
@@ -288,16 +192,80 @@ def _offered(cases: Sequence[MeasuredRun]) -> tuple[list[PriorParameter], Floats
     return parameters(informative), fit_weights
 
 
-def _known(offered: Sequence[PriorParameter], state: FitState, fit_weights: Floats) -> frozenset[str]:
-    """Paths of what the runs identify."""
-    _, apart = _errors_of(state, fit_weights)
-    distances = {p.path: float(e) for p, e in zip(offered, apart, strict=True)}
-    return frozenset(identified(offered, distances, fitted_elsewhere(offered)))
+def write_parameters(found: TrainingFit, folder: Path, date: str) -> None:
+    """Write every parameter into `folder`: stacks/NAME.yaml in its group, training rates under accelerator."""
+    files = {read(path).data["name"]: path for path in sorted(folder.glob("*.yaml"))}
+    values, errors = found.values, found.standard_errors()
+    members = Counter(p.family for p in found.parameters)
+    for p in found.parameters:
+        runs = sum(touches(p, case) for case in found.informative)
+        source = f"prior: {runs} training runs do not identify it"
+        if p.family:
+            siblings = f"{p.owner} files{p.family.removeprefix(p.field).partition(' of ')[0]}"
+            source = f"mean of {members[p.family]} {siblings}, {date}: {runs} training runs do not identify it"
+        if p.path in found.known:
+            source = f"fitted {date} to {runs} training runs, standard error {errors[p.path]:.2g}"
+        is_stack = p.owner == "stack"
+        path = folder / "stacks" / f"{p.name}.yaml" if is_stack else files[p.name]
+        _put(path, p.field, values[p.path], source, GROUP_OF[p.field] if is_stack else SECTION)
 
 
-def _errors_of(state: FitState, weights: Floats) -> tuple[Floats, Floats]:
-    """Standard errors of the parameters in the fit's own coordinates, and of their distance from their family mean."""
-    return standard_errors(state.prior, state.errors, state.slopes, weights)
+def write_means(found: TrainingFit, folder: Path, date: str) -> None:
+    """Training rates of devices without a rate of their own: that of the device their file names (`same die as NAME`,
+    `no training runs: as NAME`), else the mean of the vendor's devices."""
+    means, values = found.means, found.values
+    fitted = {p.name: values[p.path] for p in found.parameters if p.owner == "hardware"}
+    for path in sorted(folder.glob("*.yaml")):
+        data = read(path).data
+        if data["name"] in fitted:
+            continue
+        told = re.search(rf'{TRAINING_RATE.field}: .*"((?:same die|no training runs:) as (.+?))"', path.read_text())
+        family = rate_family(data.get("vendor", ""))
+        if told:
+            if told[2] in fitted:
+                _put(path, TRAINING_RATE.field, fitted[told[2]], told[1], SECTION)
+        elif family in means:
+            count = sum(p.family == family for p in found.parameters)
+            source = f"mean of {count} hardware files, {date}: no training run on this device"
+            _put(path, TRAINING_RATE.field, means[family], source, SECTION)
+
+
+def write_copies(folder: Path, date: str) -> None:
+    """Numbers of stacks without runs: those of the stack that a line names (`as NAME`), or the family's mean, as it
+    stands in the files of stacks whose runs do not identify it."""
+    texts = {path: path.read_text() for path in sorted((folder / "stacks").glob("*.yaml"))}
+    numbers = {parse(text, "").data["name"]: {leaf.key: leaf for leaf in leaves(text)} for text in texts.values()}
+    means = {key: leaf for own in numbers.values() for key, leaf in own.items() if _MEAN.match(leaf.source)}
+    for path, text in texts.items():
+        for key, leaf in numbers[parse(text, "").data["name"]].items():
+            told = _WITHOUT_RUNS.fullmatch(leaf.source)
+            if told and (of := numbers.get(told[2], {}).get(key) if told[2] else means.get(key)):
+                source = told[1] if told[2] else of.source.partition(",")[0]
+                text = _with_number(text, key, of.value, f"{source}, {date}")
+        path.write_text(text)
+
+
+_MEAN = re.compile(r"mean of \d+ stack files, [-\d]+: ")
+"""The source of a number that some stack's runs do not identify."""
+_WITHOUT_RUNS = re.compile(r"(as (\w+)|mean of \d+ stack files), \d{4}-\d\d-\d\d")
+
+
+def _put(path: Path, field: str, value: float, source: str, section: str) -> None:
+    """Write the number of a field into a file, in the units of its YAML key."""
+    key, factor = yaml_key(field)
+    path.write_text(_with_number(path.read_text(), key, str(float(f"{value * factor:.4g}")), source, section))
+
+
+def _with_number(text: str, key: str, value: str, source: str, section: str = "") -> str:
+    """The text with the line of a key of some section replaced; a new one goes to the top of `section`."""
+    line = f'  {key}: {{value: {value}, source: "{source}"}}'
+    present = re.compile(rf"^  {key}: .*$", re.M)
+    if present.search(text):
+        return present.sub(lambda _: line, text, count=1)
+    head = re.search(rf"^{section}:.*\n", text, re.M) if section else None
+    if head is None:
+        return f"{text}{section}:\n{line}\n"
+    return f"{text[: head.end()]}{line}\n{text[head.end() :]}"
 
 
 def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
@@ -306,14 +274,13 @@ def write_training(found: TrainingFit, folder: Path, vendor: str = "") -> None:
     vendor: of a fit to the runs of one; files of stacks without such runs stay as they are.
     """
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    informative = [case for case in found.cases if is_informative(case)]
-    write_parameters(found.parameters, found.values, found.standard_errors(), found.known, informative, folder, today)
-    write_means(found.means, found.values, found.parameters, folder, today)
+    write_parameters(found, folder, today)
+    write_means(found, folder, today)
     if not vendor:
         write_copies(folder, today)
     left_out = found.left_out_by({split: SPLITS[split] for split in JUDGED})
     known = intervals.error_bands(
-        informative, {split: errors[found.fit_weights > 0.0] for split, errors in left_out.items()}
+        found.informative, {split: errors[found.fit_weights > 0.0] for split, errors in left_out.items()}
     )
     stacks = [*known, *(name for name in WITHOUT_RUNS if name not in known and not vendor)]
     assumed = intervals.assumed_bands(found.cases, left_out, stacks)
@@ -358,8 +325,7 @@ def _bands(
     found: TrainingFit, errors: Mapping[str, Floats], group: Callable[[MeasuredRun], Hashable]
 ) -> list[tuple[float, float]]:
     """The band of every run: made of other groups where its software is known, else the one in its stack's file."""
-    informative = found.fit_weights > 0.0
-    cases = [case for case, is_in in zip(found.cases, informative, strict=True) if is_in]
+    cases, informative = found.informative, found.fit_weights > 0.0
     others = bands_of_others(cases, {name: e[informative] for name, e in errors.items()}, [group(c) for c in cases])
     shipped = (band(case.cluster, case.model, int(case.candidates.fp8[0])) for case in found.cases)
     bands = [(one.low, one.high) for one in shipped]

@@ -19,7 +19,7 @@ import datetime
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ import numpy as np
 from primus_search.base.units import BF16_BYTES, FP8_BYTES, GB
 from primus_search.cost.confidence.regimes import regimes_of
 from primus_search.cost.confidence.switch_evidence import SWITCHES, family, shape_of
-from primus_search.cost.laws import collectives
-from primus_search.cost.laws.collectives import Group
 from primus_search.cost.traffic.expert_parallel import distinct_destinations
 from primus_search.evidence.published.convert import validated
 from primus_search.evidence.validate.score_runs import ScoredRun
@@ -39,9 +37,8 @@ from primus_search.files.hardware_files import load_hardware
 from primus_search.files.search_path import FileKind as Place
 from primus_search.files.search_path import names
 from primus_search.measure.calibrate.points import KernelKind, Point, read_points, rows_of
-from primus_search.values.candidates import Floats, Fp8
+from primus_search.values.candidates import Fp8
 from primus_search.values.machine.kernel_tables import GROUPED
-from primus_search.values.machine.network import Network
 from primus_search.values.machine.ranges import Range, Ranges
 from primus_search.values.measured_run import MeasuredRun
 from tools.fit.training_parameters import is_informative
@@ -55,12 +52,8 @@ BENCHMARK_EXPERTS, BENCHMARK_TOP_K = 256, 8
 # one process per device takes 13 us. Training has one process per device.
 ONE_PROCESS_LAUNCH_S = 6.25e-6
 
-RINGS: dict[str, Callable[[Network, Floats, Group], Floats]] = {
-    "allreduce": collectives.all_reduce_s,
-    "allgather": collectives.all_gather_s,
-    "reducescatter": collectives.reduce_scatter_s,
-    "alltoall": collectives.all_to_all_s,
-}
+RINGS = ("allreduce", "allgather", "reducescatter", "alltoall")
+"""Collectives whose points count."""
 
 
 Points = np.recarray[Any, Any]
