@@ -568,6 +568,58 @@ def test_programs_of_nemo_rl_without_a_configuration_have_their_own(tmp_path: Pa
     assert (read.world.gpus, read.seq_length, read.row["micro_batch_size"]) == (2, 1024, 4)
 
 
+def _suite(tmp_path: Path) -> Path:
+    own = "policy: {{model_name: Qwen/Qwen3-0.6B, train_global_batch_size: 128, max_total_sequence_length: 1024,"
+    own += " train_micro_batch_size: 2, {}_cfg: {{enabled: true}}}}\ncluster: {{gpus_per_node: 8, num_nodes: 1}}\n"
+    configs = tmp_path / "examples" / "configs"
+    (configs / "recipes" / "llm" / "performance").mkdir(parents=True)
+    (configs / "recipes" / "llm" / "performance" / "grpo-own.v2.yaml").write_text(
+        f"{own.format('dtensor')}grpo: {{num_generations_per_prompt: 4}}"
+    )
+    (configs / "sft.yaml").write_text(f"{own.format('dtensor')}sft: {{max_num_steps: 3}}\n")
+    (configs / "grpo_megatron.yaml").write_text(f"{own.format('megatron')}grpo: {{num_generations_per_prompt: 4}}\n")
+    suites = tmp_path / "tests" / "test_suites" / "llm" / "performance"
+    suites.mkdir(parents=True)
+    return suites
+
+
+def test_a_test_of_nemo_rl_has_the_document_of_its_name(tmp_path: Path) -> None:
+    command = "source $SCRIPT_DIR/common.env\nNUM_NODES=1\nuv run examples/run_grpo.py --config $CONFIG_PATH"
+    read = job(_suite(tmp_path), "grpo-own.v2.sh", f"{command} cluster.gpus_per_node=4 $@\n")
+    assert read.model is not None and read.model.name == "qwen3_0.6b"
+    assert (read.world.gpus, read.seq_length, "policy" in read.tuning) == (4, 1024, True)
+
+
+def test_trainings_of_two_kinds_of_policies_are_several(tmp_path: Path) -> None:
+    _suite(tmp_path)
+    sft, grpo = "uv run examples/run_sft.py", "uv run run_grpo.py --config examples/configs/grpo_megatron.yaml"
+    for runs in ((sft, grpo), (grpo, sft)):
+        with pytest.raises(InputError, match="starts several trainings"):
+            job(tmp_path, "all.sh", "\n".join(runs) + "\n")
+    assert "policy" in job(tmp_path, "one.sh", f"{grpo}\n").tuning
+
+
+LOSSES = {
+    "linear_ce.FusedLinear": (True, 8.0),
+    "te_parallel_ce.TEParallel": (True, 1.0),
+    "masked_ce.Masked": (False, 1.0),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_of_automodel_is_that_which_it_names(loss: str, tmp_path: Path) -> None:
+    read = job(
+        tmp_path,
+        "job.yaml",
+        "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 1}\n"
+        "model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained,"
+        " pretrained_model_name_or_path: Qwen/Qwen3-0.6B}\ndistributed: {strategy: fsdp2}\n"
+        f"loss_fn: {{_target_: nemo_automodel.components.loss.{loss}CrossEntropy}}\ndataset: {{seq_length: 2048}}\n",
+    )
+    assert (read.row["loss_fusion"], read.numbers.get("loss_chunks", 1.0)) == LOSSES[loss]
+
+
 def test_post_training_of_neox_is_read_by_its_kind(tmp_path: Path) -> None:
     def read(kind: str) -> Experiment:
         return job(tmp_path, "job.yml", NEOX.replace('"hidden_dropout"', f'"train_impl": "{kind}", "hidden_dropout"'))

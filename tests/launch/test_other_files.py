@@ -31,6 +31,12 @@ SAID = {
     "other.yaml": ("tp_size: 4\ncutoff_len: 2048", "is a YAML of no launcher that is read, with tp_size, cutoff_len"),
     "base_model.yaml": ("name_or_path: ???\nbatch_size: 32", "is the part of a configuration that names a model"),
     "kd.sh": ("deepspeed pretrain_gpt.py --num-layers 4 --kd --num-layers-teacher 8", "distils a teacher (--kd"),
+    "generate.sh": (
+        "python -m torch.distributed.run examples/generate_samples_gpt.py --num-layers 24 --micro-batch-size 400",
+        "generates, quantises or evaluates, and trains nothing",
+    ),
+    "flux.toml": ('[model]\nname = "flux"\n[training]\nlocal_batch_size = 4', "makes images or video"),
+    "flux.py": ("from megatron.bridge.diffusion.flux import A\ndef own() -> ConfigContainer: ...", "makes images or"),
     "matrix.yaml": ("ConfigContainer: {}\nperf_matrix:\n  h100: {}", "is a matrix of jobs of Megatron-Bridge's"),
     "given.sh": (
         "torchrun -m lm_engine.finetune --config ${1}",

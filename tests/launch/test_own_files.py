@@ -134,6 +134,55 @@ def test_the_trainer_of_a_policy_is_read_with_the_samples_of_a_step(tmp_path: Pa
     assert any("rollouts" in note for note in one.assumed)
 
 
+def test_a_policy_of_an_older_release_has_no_length(tmp_path: Path) -> None:
+    body = POLICY.replace("async_loop=AsyncLoopConfig(", "num_prompts_per_step=5, async_loop=AsyncLoopConfig(")
+    with pytest.raises(InputError, match=r"before 0\.3\.0"):
+        _titan(tmp_path, body, family="qwen3", returns="Controller.Config")
+
+
+MODES = {
+    'mode="full"': "full",
+    'mode="none"': "none",
+    'mode="selective"': "op_sac",
+    "": "op_sac",
+    'mode="selective", selective_ac_option="op"': "op_sac",
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recompute_by_its_mode_is_that_of_its_class_in_an_older_release(mode: str, tmp_path: Path) -> None:
+    own = TRAINER.replace("disable_cuda_graphs=True)", f"), activation_checkpoint=ActivationCheckpointConfig({mode}")
+    one = _titan(tmp_path, f"{own})")
+    assert one.row["recompute"].removeprefix("recompute:") == MODES[mode] and one.row["cuda_graph"] == "none"
+
+
+def test_a_loss_in_pieces_is_that_of_its_older_name(tmp_path: Path) -> None:
+    older, now = (
+        _titan(tmp_path, TRAINER.replace("parallelism=", f"loss={name}.Config(), parallelism="))
+        for name in ("ChunkedCELoss", "ChunkedLossWrapper")
+    )
+    assert older.numbers == now.numbers and older.numbers["loss_chunks"] == 8
+
+
+def test_recompute_of_every_second_layer_is_refused(tmp_path: Path) -> None:
+    own = 'activation_checkpoint=ActivationCheckpointConfig(mode="selective", selective_ac_option="2")'
+    with pytest.raises(InputError, match="selective 2 is not modelled"):
+        _titan(tmp_path, TRAINER.replace("disable_cuda_graphs=True)", f"), {own}"))
+
+
+def test_a_copy_of_torchtitan_before_cuda_graphs_has_none(tmp_path: Path) -> None:
+    body = TRAINER.replace(", disable_cuda_graphs=True", "")
+    own = tmp_path / "torchtitan" / "config" / "configs.py"
+    own.parent.mkdir(parents=True)
+    graphs = {}
+    for text in ("seq_len: int = 2048", "disable_cuda_graphs: bool = False"):
+        own.write_text(text)
+        folder = tmp_path / "torchtitan" / "models" / "llama3"
+        folder.mkdir(parents=True, exist_ok=True)
+        graphs[text[:3]] = _titan(folder, body).row["cuda_graph"]
+    assert graphs == {"seq": "none", "dis": "full"}
+
+
 def test_the_back_end_for_models_of_transformers_has_the_model_that_it_names(tmp_path: Path) -> None:
     body = TRAINER.replace("Trainer.Config(", 'TransformersBackendConfig(hf_model="Qwen/Qwen3-0.6B", ')
     made = partial(_titan, tmp_path, body, family="transformers_modeling_backend", returns="TransformersBackendConfig")

@@ -34,6 +34,7 @@ class Launcher:
     calls        whether its files are programs in Python, whose calls have the settings (`of_program`)
     exports      whether a script of it starts nothing and gives the settings as variables
     bases        its own documents beneath commands that name none (`config`): program, paths in a copy of it
+    mirrors      folders of its scripts, and the folder of the document that has the name of each
     ends         how names of documents end that its command has; `.py`: of files of assignments
     layers       keys of the sections that shape a program's own model, its classes among them (`class.NAME`); one with
                  others in these sections has other layers
@@ -73,6 +74,7 @@ class Launcher:
     calls: bool = False
     exports: bool = False
     bases: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Mapping[str, str] = field(default_factory=dict)
     ends: tuple[str, ...] = DOCUMENTS
     layers: tuple[str, ...] = ()
     below: str = ""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,12 +99,14 @@ def _of_script(
     """Settings of the last command of a launcher, those of documents beside the script that it names; the words of each
     of its commands, where some have its keys of those alone; and the variables of the script."""
     runs = [words for words in script.commands if re.search(launcher.program, " ".join(words))]
-    runs = [one for one in runs if _has_keys(launcher, said_by(path, one, launcher.ends))] or runs
+    own_keys = (_has_own(launcher, one) or _has_keys(launcher, said_by(path, one, launcher.ends)) for one in runs)
+    runs = [*compress(runs, own_keys)] or runs
     runs = [[]] if launcher.exports else trainings_of(script.text, runs)
     words = runs[-1] if runs else []
     variables = script.variables_of(words)
     own = {key: written(value) for key, value in variables.items()} if launcher.exports else {}
-    documents = named_beside(path, [word.rpartition("=")[2] for word in words], launcher.ends)
+    named = [word.rpartition("=")[2] for word in words]
+    documents = named_beside(path, named + _mirrored(path, launcher), launcher.ends)
     given = own | documents
     for key, value in command_settings(words):
         given |= {} if key in documents and str(value).endswith(ENDS) else {_in_full(launcher, key): written(value)}
@@ -111,6 +114,17 @@ def _of_script(
         given[PROGRAM] = program
     given = beneath(path, launcher, given, str(given.get(PROGRAM, ""))) | given
     return given, runs, {**os.environ, **header_variables(script.text), **variables}
+
+
+def _has_own(launcher: Launcher, words: list[str]) -> bool:
+    """Whether a command starts a program that has a document of its own in the launcher's table."""
+    return any(names != "*" and fits(program_named(words), names) for names in launcher.bases)
+
+
+def _mirrored(path: Path, launcher: Launcher) -> list[str]:
+    """The document of the name of a script of the launcher's own, in the folder that mirrors the script's."""
+    file = path.resolve().with_suffix(".yaml").as_posix()
+    return [file.replace(f"/{one}/", f"/{other}/") for one, other in launcher.mirrors.items() if f"/{one}/" in file]
 
 
 def _in_full(launcher: Launcher, key: str) -> str:

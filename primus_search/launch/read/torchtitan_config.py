@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from primus_search.base.errors import Problem
+from primus_search.base.guards.files import MAX_TABLE_BYTES, read_text
 from primus_search.files.argument_tables import Argument, arguments
 from primus_search.files.dotted_keys import flattened
 from primus_search.files.framework_files import load_framework
 from primus_search.files.python.python_module import PythonModule
 from primus_search.files.python.python_values import CallRecord, Name, Unknown
+from primus_search.files.shell.files_beside import beside
 from primus_search.files.source import shown
 from primus_search.launch.experiment import Experiment
 from primus_search.launch.read.torchtitan import CHECKPOINTING, CLASSED, LOSS, READ
@@ -51,7 +53,7 @@ def of_configuration(
     config = _in_trainer(made)
     if not isinstance(config, CallRecord):
         raise ValueError(f"{named}: returns no configuration that can be followed without running it")
-    settings = {**settings_of(config, flags), **flags}
+    settings = {**_before(path, text), **settings_of(config, flags), **flags}
     loaded, problem = (model, "") if model else _model(module, config, settings)
     problem = "" if loaded else problem
     read = of_torchtitan(path, settings, world, loaded, load_framework(RELEASE))
@@ -76,6 +78,8 @@ def _of_policy(config: CallRecord, trainer: CallRecord) -> CallRecord:
 
     Source: torchtitan experiments/rl: controller.py AsyncLoopConfig, components/batcher.py BatchConfig
     """
+    if "num_prompts_per_step" in config.fields:
+        raise ValueError("is a policy's of torchtitan before 0.3.0 (RLTrainer), whose rows are as long as a rollout's")
     counts = [config.at(f"async_loop.{key}", 8) for key in ("num_prompts_per_train_step", "num_samples_per_prompt")]
     batch = {key: config.at(f"async_loop.batcher.batch.{key}", usual) for key, usual in ROWS.items()}
     batch["global_batch_size"] = prod(counts) if all(isinstance(one, int) for one in counts) else Unknown(str(counts))
@@ -127,10 +131,11 @@ def settings_of(config: CallRecord, given: Collection[str] = ()) -> dict[str, An
     """The settings of a configuration. Raises ValueError for one that is read, only a run has and is not `given`."""
     found: dict[str, Any] = {}
     for section, value in config.fields.items():
+        value = _of_mode(value) if getattr(value, "last", "") == "ActivationCheckpointConfig" else value
         if section == "model_spec":
             found |= dict(_spec(value))
         elif isinstance(value, CallRecord):
-            found |= {section: value.last} if section in CLASSED and value.last else {}
+            found |= {section: OLDER.get(value.last, value.last)} if section in CLASSED and value.last else {}
             found |= {f"{section}.{key}": _plain(one) for key, one in value.fields.items()}
         elif value is None and section in _sections() and section not in given:
             raise ValueError(f"{section} = None: torchtitan stops where it reads its fields or builds it")
@@ -142,6 +147,28 @@ def settings_of(config: CallRecord, given: Collection[str] = ()) -> dict[str, An
         if text and key in counts and key not in given:
             raise ValueError(f"{key}: {text} is known only when it runs; give it by --args '--{key} VALUE'")
     return {key: value for key, value in found.items() if not isinstance(value, Unknown | Name | CallRecord)}
+
+
+OLDER: Mapping[str, str] = {"ChunkedCELoss": "ChunkedLossWrapper"}
+"""Names of classes before 2026-06-26 (#3362)."""
+
+
+def _before(path: Path, text: str) -> dict[str, Any]:
+    """What a release before CUDA graphs of a whole step has: none (2026-08-13, #3559), by the copy around a file."""
+    file = beside(path.parent, "torchtitan/config/configs.py")
+    own = read_text(file, most=MAX_TABLE_BYTES) if file else ""
+    has = "disable_cuda_graphs" in own if file else "ActivationCheckpointConfig(" not in text
+    return {} if has else {"training.disable_cuda_graphs": True}
+
+
+def _of_mode(config: CallRecord) -> CallRecord | None:
+    """Recompute by its mode, as of torchtitan from 2026-02-23 to 2026-06-15 (#2386, #3674), by its class."""
+    older = {"mode": "selective", "selective_ac_option": "op"}  # every second layer was "2", until 2026-03-23 (#2357)
+    mode, option = (str(config.fields.get(key, usual)) for key, usual in older.items())
+    policy = f"{mode} {option}" if mode == "selective" and option != "op" else mode.replace("_", "-")
+    fields = {key.removeprefix("per_op_sac_"): value for key, value in config.fields.items() if key not in older}
+    kind = POLICIES.get(policy, policy)
+    return CallRecord(kind, fields=fields) if kind else None
 
 
 def _sections() -> set[str]:
