@@ -33,7 +33,17 @@ from primus_search.files.evidence_files import load_sites, read_tables
 from primus_search.files.fields import Fields
 from primus_search.files.known_keys import key_table
 from primus_search.files.learned_stacks import RUNS_ENDING, of_its_version, without_head
-from primus_search.files.records import EXTENDS, VARIANTS, Reading, Sourced, build, leaf, read_with_parents, varied
+from primus_search.files.records import (
+    EXTENDS,
+    VARIANTS,
+    VARIED,
+    Reading,
+    Sourced,
+    build,
+    leaf,
+    read_with_parents,
+    varied,
+)
 from primus_search.files.search_path import FileKind, find, name_and_version, names
 from primus_search.files.source import Document, join_words, read
 from primus_search.values.machine.accelerator import Accelerator
@@ -195,9 +205,12 @@ def _read_stack(path: Path, variant: str) -> tuple[Stack, tuple[Sourced, ...]]:
     for key in changed:
         if key not in GROUPS:
             reading.problem((VARIANTS, variant, key), f"is no group of a stack; allowed: {join_words(list(GROUPS))}")
+    habits = data.get(VARIED, []) if isinstance(data, dict) else []
     if isinstance(data, dict):
         _check_groups(data, reading)
-        data = {key: value for key, value in without_head(data).items() if key not in (EXTENDS, VARIANTS)}
+        if not isinstance(habits, list) or not {*map(str, habits)} <= {*GROUP_OF}:
+            reading.problem((VARIED,), "expected the names of habits that a stack was learned with")
+        data = {key: value for key, value in without_head(data).items() if key not in (EXTENDS, VARIANTS, VARIED)}
     runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
     if is_recording() and runs.is_file():
         read_bytes(runs, most=MAX_TABLE_BYTES)  # a run folder keeps the runs of a learned stack
@@ -206,7 +219,7 @@ def _read_stack(path: Path, variant: str) -> tuple[Stack, tuple[Sourced, ...]]:
     if reading.problems:
         raise InputError(reading.problems)
     assert isinstance(stack, Stack)
-    fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group]
+    fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group] + habits
     return replace(stack, varied={name: number_of(stack, name) for name in fields}), tuple(reading.sources)
 
 

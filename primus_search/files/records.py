@@ -180,8 +180,8 @@ def _scalar(hint: Any, value: Any, keys: Keys, factor: float, reading: Reading) 
     return hint(scaled)
 
 
-EXTENDS, VARIANTS = "extends", "variants"
-OWN = frozenset({"name", EXTENDS, VARIANTS, "errors", "own_runs", "tables", "schema", "written_by"})
+EXTENDS, VARIANTS, VARIED = "extends", "variants", "varied"
+OWN = frozenset({"name", EXTENDS, VARIANTS, VARIED, "errors", "own_runs", "tables", "schema", "written_by"})
 """Top-level keys that are not inherited."""
 
 ANY = "any"

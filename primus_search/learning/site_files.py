@@ -50,7 +50,7 @@ def learn_from(
     runs = [run for run in kept if run.id not in seen] + new
     frameworks = Counter(run.framework for run in runs if run.framework)
     framework = frameworks.most_common(1)[0][0] if frameworks else framework
-    cluster = None if runs else _unmeasured(beside, load_stack(base or PLAIN_STACK))
+    cluster = None if runs else _unmeasured(beside, replace(load_stack(base or PLAIN_STACK), is_assumed=base is None))
     return learn_stack(name, runs, framework=framework, base=base, cluster=cluster)
 
 

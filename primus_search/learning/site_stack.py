@@ -16,6 +16,7 @@ import numpy as np
 
 from primus_search.cost.confidence.uncertainty import MEMORY, MODEL_ERROR, own_regime
 from primus_search.files.search_path import FileKind, shipped
+from primus_search.learning.inference.first_contact import started
 from primus_search.learning.inference.hypotheses import (
     NOT_SOFTWARE,
     NUMBERS,
@@ -24,9 +25,8 @@ from primus_search.learning.inference.hypotheses import (
     coordinates,
     shipped_hypotheses,
 )
-from primus_search.learning.inference.posterior import Mixture, Posterior, peak_factor, update
+from primus_search.learning.inference.posterior import Mixture, Posterior, peak_factor, shift_of, update
 from primus_search.learning.inference.projected_runs import (
-    Evidence,
     Lines,
     Reference,
     evidence_of,
@@ -109,30 +109,30 @@ def learn_stack(
     base: str | None = None,
     without: Sequence[str] = (),
     cluster: Cluster | None = None,
-    seen: Evidence | None = None,
 ) -> SiteStack:
     """The stack of a site from its runs, possibly none.
 
     base: only this stack's habits are considered. without: stacks that take no part. cluster: whose devices the stack
-    is for; that of the runs where None, so it is needed where there are no runs. seen: the runs on all hypotheses,
-    where that is known already.
+    is for; that of the runs where None, so it is needed where there are no runs.
     """
     runs = sorted(runs, key=lambda run: run.id)
     clusters = [cluster] if cluster is not None else list({run.hardware: run.cluster for run in runs}.values())
     if not clusters:
         raise ValueError("without runs the cluster must be named")
-    if seen is None:
-        archs = {one.accelerator.arch for one in clusters}
-        pointed, models = base or suggested_by(runs, without), {run.model for run in runs}
-        hypotheses = shipped_hypotheses(framework, without, archs, suggested=pointed, models=models)
-        seen = evidence_of(hypotheses, runs)
-    posterior = update(seen)
-    doubt = _doubt(posterior, base) if base is not None and runs else ""
-    posterior = posterior if base is None else posterior.of_stack(base)
     varied = variant_settings(runs)
     settings = tuple((f"stack.{field}", value) for field, value in varied.items())
     everywhere = references(runs)
     everywhere += [replace(one, settings=settings) for each in clusters[:MOST_DEVICES] for one in usual(each)]
+    archs = {one.accelerator.arch for one in clusters}
+    pointed, models = base or suggested_by(runs, without), {run.model for run in runs}
+    hypotheses = shipped_hypotheses(framework, without, archs, suggested=pointed, models=models)
+    if base is None:
+        lines = lines_of([h.stack for h in hypotheses], everywhere)
+        rated_runs = [run for run in runs if run.has_rate]
+        hypotheses = started(hypotheses, lines, everywhere, shift_of(rated_runs), pointed, len(rated_runs))
+    posterior = update(evidence_of(hypotheses, runs))
+    doubt = _doubt(posterior, base) if base is not None and runs else ""
+    posterior = posterior if base is None else posterior.of_stack(base)
     posterior = posterior.leading()
     lines = lines_of([h.stack for h in posterior.hypotheses], everywhere)
     likely = int(np.argmax(posterior.weights))
@@ -155,7 +155,7 @@ def learn_stack(
             rated.values(), taught, shared.places.tolist(), np.exp(shared.own).tolist(), strict=True
         )
     }
-    stack = replace(stack, name=name, errors=bands, own_runs=own_runs, is_assumed=False)
+    stack = replace(stack, name=name, errors=bands, own_runs=own_runs, is_assumed=False, varied=varied)
     return SiteStack(
         stack=stack,
         chosen=chosen,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from primus_search.base.units import in_readable_unit
+from primus_search.files.hardware_files import load_stack
 from primus_search.files.learned_stacks import HEAD
 from primus_search.files.source import written
 from primus_search.learning.inference.hypotheses import NUMBERS
@@ -16,12 +17,14 @@ KEPT = 0.005
 def stack_yaml(site: SiteStack, date: str) -> str:
     """The stack file: it extends that of the chosen hypothesis and gives the learned numbers and the bands."""
     source = f"learned {date} from {len(site.runs)} own runs, from {site.chosen.name}"
+    file = load_stack(site.chosen.stack.name)
     groups: dict[str, dict[str, Any]] = {}
     for field in (*(number.field for number in NUMBERS), "fixed_bytes", "activation_share", "peaks_seen"):
         value = float(number_of(site.stack, field))
-        is_kept = abs(value - float(number_of(site.chosen.stack, field))) <= KEPT * abs(value)
+        kept = [abs(value - float(number_of(one, field))) <= KEPT * abs(value) for one in (file, site.chosen.stack)]
+        origin = f"as {site.chosen.name}" if kept[0] else "between the stacks that it may be"
+        text = f"{origin}, {date}: own runs do not identify it" if kept[1] else source
         key, value = in_readable_unit(field, value)
-        text = f"as {site.chosen.name}, {date}: own runs do not identify it" if is_kept else source
         groups.setdefault(GROUP_OF[field], {})[key] = {"value": value, "source": text}
     for field, value in site.chosen.settings.items():
         if field not in [number.field for number in NUMBERS]:
@@ -43,5 +46,6 @@ def stack_yaml(site: SiteStack, date: str) -> str:
     head = f"# Software of a site, {source}.\n# Probabilities of the hypotheses: {weights}.\n"
     head += f"# {site.warning}.\n" if site.warning else ""
     data = {**HEAD, "name": site.stack.name, "extends": site.chosen.stack.name, **groups, "errors": errors}
+    data |= {"varied": sorted(site.stack.varied)} if site.stack.varied else {}
     data |= {"own_runs": runs} if runs else {}
     return head + written(data, has_dense_leaves=True)

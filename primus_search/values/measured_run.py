@@ -14,7 +14,7 @@ from primus_search.base.field_paths import differences, located, with_value
 from primus_search.values.candidates import Candidates, Fp8
 from primus_search.values.job import Job
 from primus_search.values.machine.cluster import Cluster
-from primus_search.values.machine.stack import Stack
+from primus_search.values.machine.stack import Stack, number_of
 from primus_search.values.model import Model
 from primus_search.values.workload import Workload
 
@@ -223,8 +223,11 @@ def overridden(cluster: Cluster, values: Mapping[str, Any]) -> Cluster:
 
 
 def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
-    """The run as another software might have made it, its own settings on top."""
-    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_settings(run)))
+    """The run as another software might have made it, its own settings on top: all that the other one was learned
+    with, where the run's software is known."""
+    own = run.cluster.stack
+    habits = {} if own.is_assumed or run.framework else {f"stack.{name}": number_of(own, name) for name in stack.varied}
+    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), habits | own_settings(run)))
 
 
 def own_settings(run: MeasuredRun) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from primus_search.cost.confidence.uncertainty import (
 )
 from primus_search.cost.project import Projector
 from primus_search.evidence.validate.score_runs import ScoredRun, project_runs
+from primus_search.evidence.validate.undescribed import undescribed_mixtures
 from primus_search.files.hardware_files import load_cluster, load_stack
 from primus_search.files.word_rules import hardware_named
 from primus_search.learning.inference.hypotheses import (
@@ -307,6 +308,42 @@ def test_a_run_as_first_contact_expects_leaves_the_rates_of_others_alone() -> No
     assert site.chosen.stack.name == SOFTWARE
     assert np.abs(errors(site, usual[1:])).max() < 0.02
     assert site.learned.startswith(f"any new cluster {expected_ratio(usual[0]) - 1.0:+.1%}, kernels")
+
+
+def as_mixed(factor: float) -> list[MeasuredRun]:
+    """The same runs of software that no file describes, at the rates of the mixture over stacks times a factor."""
+    stack = replace(load_stack("torchtitan"), is_assumed=True)
+    every = [replace(run, cluster=replace(run.cluster, stack=stack), framework=None) for run in runs()]
+    mixed = undescribed_mixtures([reference_of(run) for run in every])
+    rates = [one.rate(run.model, run.cluster.site).rate for run, one in zip(every, mixed, strict=True)]
+    return [at_rate(run, factor * rate) for run, rate in zip(every, rates, strict=True)]
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("place", [0, 5, 12])
+def test_a_run_of_undescribed_software_as_expected_leaves_the_others_where_they_were(place: int) -> None:
+    """What stands for the mixture afterwards is one stack: its rates are the mixture's, not its file's."""
+    every = as_mixed(1.0)
+    taught, others = every[place], every[:place] + every[place + 1 :]
+    site = learn_stack("mine", [taught])
+    file = load_stack(site.chosen.stack.name)
+    by_file = np.exp([log_rates(file, [reference_of(run)])[0] for run in others])
+    off = np.abs(by_file / [run.tokens_per_s_per_gpu for run in others] - 1.0)
+    assert np.median(np.abs(errors(site, others))) < min(0.04, 0.6 * np.median(off))
+
+
+def test_what_a_run_is_known_to_be_holds_on_a_stack_that_was_learned_otherwise(tmp_path: Path) -> None:
+    """Eager runs taught a stack: compiled ones of the same software stay compiled, those of unknown software do not."""
+    eager, compiled = load_stack("torchtitan@eager"), load_stack("torchtitan")
+    assert number_of(eager, "has_fused_norm") != number_of(compiled, "has_fused_norm")
+    known = [replace(run, cluster=replace(run.cluster, stack=compiled), framework=None) for run in as_mixed(1.0)[:2]]
+    taught = [replace(run, cluster=replace(run.cluster, stack=eager)) for run in known]
+    site = learn_stack("mine", taught[:1])
+    (tmp_path / "mine.yaml").write_text(stack_yaml(site, "2026-11-29"))
+    for stack in (site.stack, load_stack(str(tmp_path / "mine.yaml"))):
+        own, unknown = on_stack(known[1], stack), on_stack(as_mixed(1.0)[1], stack)
+        assert all(number_of(own.cluster.stack, name) == number_of(compiled, name) for name in eager.varied)
+        assert all(number_of(unknown.cluster.stack, name) == number_of(eager, name) for name in eager.varied)
 
 
 @pytest.mark.in_turn

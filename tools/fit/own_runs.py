@@ -8,7 +8,6 @@ stack file is left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +17,9 @@ from primus_search.base.positions import places
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.evidence.validate.scores import Score, duplicate_weights, score
 from primus_search.files.evidence_files import load_sites
-from primus_search.learning.inference.hypotheses import shipped_hypotheses
-from primus_search.learning.inference.projected_runs import Evidence, evidence_of, log_rates, reference_of
+from primus_search.learning.inference.projected_runs import log_rates, reference_of
 from primus_search.learning.inference.shared_errors import group_of
-from primus_search.learning.site_stack import learn_stack, suggested_by
+from primus_search.learning.site_stack import learn_stack
 from primus_search.values.candidates import Floats
 from primus_search.values.measured_run import MeasuredRun, on_stack
 from tools.fit.first_contact import DOUBTED, rated_runs, with_mixtures
@@ -57,7 +55,6 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
     after, share inside their bands, median and 90th percentile of one factor, median after of models on devices that a
     run was of, NaN where there is none. is_mixed: one software."""
     rng = np.random.default_rng(1)
-    seen = evidence_of(shipped_hypotheses(), runs)
     plain = np.array([log_rates(run.cluster.stack, [reference_of(run)])[0] for run in runs])
     before = _before(runs)
     software = np.array(["" if is_mixed else run.cluster.stack.name for run in runs])
@@ -71,7 +68,7 @@ def errors_after(runs: Sequence[MeasuredRun], draws: int, *, is_mixed: bool = Fa
             for name in dict.fromkeys(software[drawn].tolist()):
                 taught, left = ((np.flatnonzero((software == name) & part)).tolist() for part in (drawn, ~drawn))
                 if left:
-                    parts.append(np.vstack([before[left], _errors(seen, plain, taught, left)]))
+                    parts.append(np.vstack([before[left], _errors(runs, plain, taught, left)]))
         if parts:
             first, own, by_factor, within, is_told, weights = np.concatenate(parts, axis=1)
             known, learned, alone = (score(errors, weights) for errors in (first, own, by_factor))
@@ -92,15 +89,13 @@ def _before(runs: Sequence[MeasuredRun]) -> Floats:
     return np.array([errors[run.place] for run in runs])
 
 
-def _errors(seen: Evidence, plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
+def _errors(runs: Sequence[MeasuredRun], plain: Floats, taught: Sequence[int], left: Sequence[int]) -> Floats:
     """Of the runs that are left: errors after learning and by one factor, whether inside the band and of a model on a
     device that was learned from, weights."""
-    lessons, others = ([seen.runs[i] for i in part] for part in (taught, left))
-    archs, models = {run.cluster.accelerator.arch for run in lessons}, {run.model for run in lessons}
-    hypotheses = shipped_hypotheses(archs=archs, suggested=suggested_by(lessons), models=models)
-    site = learn_stack("site", lessons, seen=replace(seen, hypotheses=hypotheses).take(taught))
+    lessons, others = ([runs[i] for i in part] for part in (taught, left))
+    site = learn_stack("site", lessons)
     rows, _ = project_runs([on_stack(run, site.stack) for run in others])
-    above = np.log([run.tokens_per_s_per_gpu for run in seen.runs]) - plain
+    above = np.log([run.tokens_per_s_per_gpu for run in runs]) - plain
     factor = np.expm1(np.median(above[taught]) - above[left])
     weights = duplicate_weights(run.duplicate_key for run in others)
     is_told = [group_of(run.job) in site.posterior.groups for run in others]

@@ -15,7 +15,8 @@ import numpy as np
 from primus_search.base.positions import places
 from primus_search.cost.confidence.uncertainty import NOTHING, Exposed, site_half_width
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
-from primus_search.learning.inference.hypotheses import SUGGESTED, shipped_hypotheses
+from primus_search.learning.inference.first_contact import by_prior
+from primus_search.learning.inference.hypotheses import shipped_hypotheses
 from primus_search.learning.inference.posterior import Mixture
 from primus_search.learning.inference.projected_runs import Reference, log_rates, reference_of
 from primus_search.values.candidates import Floats
@@ -24,9 +25,6 @@ from primus_search.values.model import Model
 
 NAMED = 3
 """Stacks that are named."""
-
-LEAST = 0.5 * float(np.exp(-SUGGESTED))
-"""Weight over the first one's below which a stack takes no part: half that of the suggested stack's equals."""
 
 SAME_SITE = 0.12
 """Standard deviation of log(measured / projected) on the cluster of a publisher whose runs are in the fits where the
@@ -70,10 +68,9 @@ def undescribed_mixtures(rows: Sequence[Reference], without: Sequence[str] = ())
     found: dict[int, Undescribed] = {}
     for (arch, model, suggested), members in places(keys).items():
         every = shipped_hypotheses(without=without, archs={arch}, suggested=suggested, models={model})
-        weights = np.exp([one.log_prior for one in every])
-        kept = np.flatnonzero(weights >= LEAST * weights.max()).tolist()
+        kept, shares = by_prior(every)
         logs = np.array([log_rates(every[k].stack, [rows[i] for i in members]) for k in kept])
-        names, shares = tuple(every[k].stack.name for k in kept), weights[kept] / weights[kept].sum()
+        names = tuple(every[k].stack.name for k in kept)
         for column, i in enumerate(members):
             found[i] = Undescribed(weights=shares, logs=logs[:, column], names=names)
     return [found[i] for i in range(len(rows))]

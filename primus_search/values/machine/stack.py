@@ -370,7 +370,8 @@ class Stack:
     is_told  Where it is assumed: words of the run point to it, and not its configuration alone.
     variant  Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the
         name.
-    varied  The fields in which the variant differs from the file, with its values.
+    varied  The fields in which the variant differs from the file, or that a learned stack's runs had otherwise, with
+        the values.
     runs_file  Path of the site's own runs that `learn` wrote beside the stack's file; empty where there are none.
     measured_switches  What expected rates rest on; the stacks of a space carry it to wherever candidates are priced.
     """
