@@ -205,10 +205,10 @@ def _read_stack(path: Path, variant: str) -> tuple[Stack, tuple[Sourced, ...]]:
     for key in changed:
         if key not in GROUPS:
             reading.problem((VARIANTS, variant, key), f"is no group of a stack; allowed: {join_words(list(GROUPS))}")
-    habits = data.get(VARIED, []) if isinstance(data, dict) else []
+    learned_with = data.get(VARIED, []) if isinstance(data, dict) else []
     if isinstance(data, dict):
         _check_groups(data, reading)
-        if not isinstance(habits, list) or not {*map(str, habits)} <= {*GROUP_OF}:
+        if not isinstance(learned_with, list) or not {*map(str, learned_with)} <= {*GROUP_OF}:
             reading.problem((VARIED,), "expected the names of habits that a stack was learned with")
         data = {key: value for key, value in without_head(data).items() if key not in (EXTENDS, VARIANTS, VARIED)}
     runs = path.with_name(f"{path.stem}{RUNS_ENDING}")
@@ -219,7 +219,7 @@ def _read_stack(path: Path, variant: str) -> tuple[Stack, tuple[Sourced, ...]]:
     if reading.problems:
         raise InputError(reading.problems)
     assert isinstance(stack, Stack)
-    fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group] + habits
+    fields = [units.to_base(key, 0.0)[0] for group in changed.values() for key in group] + learned_with
     return replace(stack, varied={name: number_of(stack, name) for name in fields}), tuple(reading.sources)
 
 

@@ -226,8 +226,10 @@ def on_stack(run: MeasuredRun, stack: Stack) -> MeasuredRun:
     """The run as another software might have made it, its own settings on top: all that the other one was learned
     with, where the run's software is known."""
     own = run.cluster.stack
-    habits = {} if own.is_assumed or run.framework else {f"stack.{name}": number_of(own, name) for name in stack.varied}
-    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), habits | own_settings(run)))
+    own_fields = (
+        {} if own.is_assumed or run.framework else {f"stack.{name}": number_of(own, name) for name in stack.varied}
+    )
+    return replace(run, cluster=overridden(replace(run.cluster, stack=stack), own_fields | own_settings(run)))
 
 
 def own_settings(run: MeasuredRun) -> dict[str, Any]:

@@ -84,7 +84,9 @@ def _before(runs: Sequence[MeasuredRun]) -> Floats:
     site, errors = load_sites().errors, dict[tuple[str, int], float]()
     for row in rows:
         mixture, projected = mixtures.get(row.run.place), float(row.projection.tokens_per_s_per_gpu[0])
-        rate = mixture.rate(row.run.model, site).rate if mixture else site.mean_ratio * projected
+        rate = (
+            mixture.rate(row.run.model, site.of(row.run.cluster.stack)).rate if mixture else site.mean_ratio * projected
+        )
         errors[row.run.place] = rate / row.run.tokens_per_s_per_gpu - 1.0
     return np.array([errors[run.place] for run in runs])
 

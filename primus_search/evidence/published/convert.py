@@ -156,7 +156,7 @@ def converted(row: PublishedRun, special: Special = NONE, *, supposed: str = "")
     _must_divide(model, cluster, candidates, workload.global_batch_size)
     network = on_gpus(hardware.network, plain.network.gpus_per_node)
     nics = {name: plain.network.__getattribute__(name) for name in FABRIC}
-    own_file = replace(stack_file(stack.reference), is_assumed=stack.is_assumed, is_told=stack.is_told)
+    own_file = replace(stack_file(stack.reference), is_assumed=stack.is_assumed, has_words=stack.has_words)
     usual = replace(plain, network=replace(network, **nics), stack=own_file)
     overrides = (replace(one, reason=_reason(special, one.key)) for one in measured_run.overrides_of(usual, cluster))
     return MeasuredRun(

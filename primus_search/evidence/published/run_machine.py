@@ -95,20 +95,20 @@ def build_stack(
             name = stack_name(run.facts | {"source": named})
             assumed = (f"stack {named!r} " + (f"read as {name}" if name else "is not known"),)
     name = name or stack_name(run.facts)
-    is_assumed, is_told = name is None, False
+    is_assumed, has_words = name is None, False
     if name is None:
         name = inferred_stack(run, hardware)
-        is_told = name != stack_without_words(run, hardware)
+        has_words = name != stack_without_words(run, hardware)
         assumed += (f"no stack is known for this source: {name} assumed",)
     elif variant:
         name += version
     elif run.told("is_fork", file="stacks"):
-        is_assumed, is_told, assumed = True, True, (*assumed, f"{name} assumed of a fork")
+        is_assumed, has_words, assumed = True, True, (*assumed, f"{name} assumed of a fork")
     try:
         stack = switched(stack_file(name), run, hardware)
     except InputError as error:
         raise Skipped(f"stack {name}: {error.problems[0].what}") from None
-    return replace(stack, is_assumed=is_assumed, is_told=is_told), assumed
+    return replace(stack, is_assumed=is_assumed, has_words=has_words), assumed
 
 
 def stack_name(words: Mapping[str, str]) -> str | None:

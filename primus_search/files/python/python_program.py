@@ -333,8 +333,8 @@ class Program(PythonModule):
         name = self._called(function)
         last = name.rpartition(".")[2]
         first = arguments[0] if arguments else NOTHING
-        if name == "input" and isinstance(first, str) and (asked := _CONSENT.search(first)):
-            return asked[1].lower()  # whether to start
+        if name == "input" and isinstance(first, str) and (prompt := _CONSENT.search(first)):
+            return prompt[1].lower()  # whether to start
         if last == WORLD:
             return self.options.get(WORLD, Unknown(f"{WORLD}()"))
         if last in known("starters") and isinstance(first, Name) and (home := self._home(first)):

@@ -94,8 +94,8 @@ def read_experiment(
         beside = read_text(program[0], most=MAX_TABLE_BYTES)
         own = reader.keywords["launcher"].title if "launcher" in reader.keywords else ""
         if (what := next(_devices_of(beside, is_called=True), "")) and not (own and own in what):
-            said = f"starts {program[0].name}, which {what}; a job of its sizes is priced by {command(text)}"
-            raise InputError([Problem(shown(path), said)])
+            what_it_starts = f"starts {program[0].name}, which {what}; a job of its sizes is priced by {command(text)}"
+            raise InputError([Problem(shown(path), what_it_starts)])
     if reader is None:
         raise InputError([Problem(shown(path), not_read(path, text) + (required_of(made) if not arguments else ""))])
     with readable(shown(path)):

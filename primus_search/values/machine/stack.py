@@ -340,7 +340,7 @@ class SiteErrors:
 
     def of(self, stack: "Stack") -> "SiteErrors":
         """With the quantile of what is known of the software."""
-        is_unnamed = stack.is_assumed and not stack.is_told
+        is_unnamed = stack.is_assumed and not stack.has_words
         return replace(self, quantile=max(self.quantile, self.quantile_unnamed)) if is_unnamed else self
 
 
@@ -367,7 +367,7 @@ class Stack:
         by family and of peaks (memory) where this stack was assumed and another one ran.
     own_runs  Of a learned stack: the runs that it was learned from, by their names.
     is_assumed  The stack of the run is not known and this one stands in for it, which widens every band.
-    is_told  Where it is assumed: words of the run point to it, and not its configuration alone.
+    has_words  Where it is assumed: words of the run point to it, and not its configuration alone.
     variant  Which of the variants of its file this is; empty: the file as it stands. Fits and error bands are of the
         name.
     varied  The fields in which the variant differs from the file, or that a learned stack's runs had otherwise, with
@@ -389,7 +389,7 @@ class Stack:
     errors: dict[str, ErrorBand] = field(default_factory=dict, hash=False)
     own_runs: dict[str, OwnRun] = field(default_factory=dict, hash=False)
     is_assumed: bool = False
-    is_told: bool = False
+    has_words: bool = False
     variant: str = ""
     varied: Mapping[str, Any] = field(default_factory=dict, hash=False)
     runs_file: str = field(default="", compare=False, repr=False)

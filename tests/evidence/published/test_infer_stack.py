@@ -77,12 +77,12 @@ def test_a_hidden_source_leaves_the_configuration_to_tell() -> None:
 def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:
     ours = build_stack(run_of(source="pytorch/torchtitan main"), load_hardware("h100"))[0]
     theirs, assumed = build_stack(run_of(source="torchtitan fork of somebody"), load_hardware("h100"))
-    assert theirs == replace(ours, is_assumed=True, is_told=True)
+    assert theirs == replace(ours, is_assumed=True, has_words=True)
     assert assumed == ("torchtitan assumed of a fork",)
 
 
 @pytest.mark.parametrize(
-    ("cells", "is_told"),
+    ("cells", "has_words"),
     [
         ({"fsdp": "fsdp2"}, False),
         ({"fsdp": "fsdp2", "notes": "as in torchtitan"}, False),
@@ -93,16 +93,16 @@ def test_a_fork_is_what_it_forked_as_far_as_one_knows() -> None:
         ({"precision": "mxfp8", "gpu": "B200"}, False),
     ],
 )
-def test_words_that_say_no_more_than_the_configuration_tell_nothing(cells: dict[str, str], is_told: bool) -> None:
+def test_words_that_say_no_more_than_the_configuration_tell_nothing(cells: dict[str, str], has_words: bool) -> None:
     run = run_of(**cells)
     hardware = load_hardware("b200" if run.word("gpu") == "B200" else "h100")
     found, _ = build_stack(run, hardware)
-    assert (found.is_assumed, found.is_told) == (True, is_told)
+    assert (found.is_assumed, found.has_words) == (True, has_words)
     named, _ = build_stack(run_of(stack="torchtitan"), hardware)
-    assert not named.is_told
+    assert not named.has_words
     site = load_cluster("h100", 1).site
-    assert site is not None and site.of(named) == site.of(replace(named, is_assumed=True, is_told=True)) == site
-    assert (site.of(found) == site) == is_told and site.of(found).quantile >= site.quantile
+    assert site is not None and site.of(named) == site.of(replace(named, is_assumed=True, has_words=True)) == site
+    assert (site.of(found) == site) == has_words and site.of(found).quantile >= site.quantile
 
 
 def test_a_prototype_is_changed_software_too() -> None:
