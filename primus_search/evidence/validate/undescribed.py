@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from primus_search.base.positions import places
-from primus_search.cost.confidence.uncertainty import NOTHING, Exposed, site_half_width
+from primus_search.cost.confidence.uncertainty import NOTHING, Exposed
 from primus_search.evidence.validate.score_runs import Refitted, ScoredRun, Validation
-from primus_search.learning.inference.first_contact import by_prior
+from primus_search.learning.inference.first_contact import by_prior, deviation
 from primus_search.learning.inference.hypotheses import shipped_hypotheses
 from primus_search.learning.inference.posterior import Mixture
 from primus_search.learning.inference.projected_runs import Reference, log_rates, reference_of
@@ -25,14 +25,6 @@ from primus_search.values.model import Model
 
 NAMED = 3
 """Stacks that are named."""
-
-SAME_SITE = 0.12
-"""Standard deviation of log(measured / projected) on the cluster of a publisher whose runs are in the fits where the
-software is not described: 86 such runs, 2026-11-23."""
-
-
-NORMAL = 1.645
-"""95th percentile of a normal distribution: the mixture's components are normal ones with the 90 % band of a site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,9 +38,8 @@ class Undescribed:
     def rate(self, model: Model, site: SiteErrors | None, exposed: Exposed = NOTHING) -> Refitted:
         """Median and 90 % interval of the mixture with the errors of a site, or of a cluster that is known; exposed: of
         the one candidate."""
-        sigma = SAME_SITE if site is None else float(site_half_width(site, model, exposed, is_named=False)[0]) / NORMAL
-        logs = self.logs[:, None]
-        mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, sigma**2))
+        logs, variance = self.logs[:, None], deviation(site, model, exposed) ** 2
+        mixture = Mixture(weights=self.weights, means=logs, variances=np.full(logs.shape, variance))
         low, rate, high = (float(np.exp(mixture.quantile(share)[0])) for share in (0.05, 0.5, 0.95))
         return Refitted(rate=rate, low=low, high=high)
 
