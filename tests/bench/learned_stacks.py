@@ -29,8 +29,8 @@ from primus_search.evidence.published.convert import measured_table
 from primus_search.evidence.validate.score_runs import project_runs
 from primus_search.files.hardware_files import load_stack
 from primus_search.files.search_path import FileKind, shipped
-from primus_search.learning.inference.hypotheses import INTRODUCED, NOT_SOFTWARE, shipped_hypotheses
-from primus_search.learning.inference.projected_runs import evidence_of, log_rates, reference_of
+from primus_search.learning.inference.hypotheses import INTRODUCED, NOT_SOFTWARE
+from primus_search.learning.inference.projected_runs import log_rates, reference_of
 from primus_search.learning.site_stack import learn_stack
 from primus_search.values.machine.stack import Stack
 from primus_search.values.measured_run import MeasuredRun, on_stack
@@ -127,7 +127,6 @@ class LeftOut:
         references = [reference_of(self.runs[i]) for i in self.rated]
         self.by_file = np.full((len(runs), len(self.others)), math.nan)
         self.by_file[self.rated] = np.array([log_rates(stack, references) for stack in self.others]).T
-        self.seen = evidence_of(shipped_hypotheses(framework_of(name), self.without), self.runs)
 
     def rows(self, ks: Sequence[int], draws: int, methods: Sequence[str]) -> Iterator[Row]:
         """Methods at every k and draw."""
@@ -159,15 +158,12 @@ class LeftOut:
         """By the stack that `learn` writes, projected as `run` and `validate --stack` do."""
         lessons = [self.runs[i] for i in taught]
         newest = max(self.runs, key=lambda run: INTRODUCED.get(run.cluster.accelerator.arch, 0))
-        archs = {run.cluster.accelerator.arch for run in lessons}
-        own = replace(self.seen, hypotheses=shipped_hypotheses(framework_of(self.name), self.without, archs))
         site = learn_stack(
             "site",
             lessons,
             framework=framework_of(self.name),
             without=self.without,
             cluster=None if taught else newest.cluster,
-            seen=own.take(taught) if taught else None,
         )
         left = [i for i in range(len(self.runs)) if i not in taught]
         scored, _ = project_runs([on_stack(self.runs[i], site.stack) for i in left])
