@@ -783,6 +783,32 @@ def test_back_ends_of_primus_are_read_by_their_tables(tmp_path: Path, text: str,
     assert (job.model.name, job.global_batch_size, job.seq_length) == (model, batch, 8192)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "peft", "is_fused"),
+    [("qwen.qwen3", "lora", True), ("llama.llama3", "lora", False), ("llama.llama3", "none", True)],
+)
+def test_the_loss_of_bridge_in_primus_is_its_recipes(recipe: str, peft: str, is_fused: bool, tmp_path: Path) -> None:
+    own = PRIMUS_BRIDGE.replace("peft: none", f"recipe: {recipe}, peft: {peft}")
+    for said, wanted in (("", is_fused), ("cross_entropy_loss_fusion: true, ", True)):
+        (tmp_path / "exp.yaml").write_text(own.replace("{hf_path", f"{{{said}hf_path"), encoding="utf-8")
+        job = read_experiment(tmp_path / "exp.yaml", 16)
+        assert job.row["loss_fusion"] is wanted
+        assert not [note for note in job.not_modelled if "tuned" in note]
+
+
+def test_mixed_layers_of_bridge_in_primus_have_their_spec(tmp_path: Path) -> None:
+    folder = tmp_path / "primus" / "configs" / "models" / "megatron"
+    folder.mkdir(parents=True)
+    sizes = "is_hybrid_model: true\nhybrid_attention_ratio: 0.25\nnum_layers: 8\nhidden_size: 1024\n"
+    sizes += "ffn_hidden_size: 4096\nnum_attention_heads: 8\nmamba_num_groups: 8\nswiglu: true\n"
+    sizes += "max_position_embeddings: 4096\nmamba_state_dim: 64\nmamba_head_dim: 64\nvocab_size: 32000\n"
+    (folder / "own_mixed.yaml").write_text(sizes, encoding="utf-8")
+    own = PRIMUS_BRIDGE.replace("qwen3_32b.yaml", "own_mixed.yaml").replace("hf_path: Qwen/Qwen3-32B, ", "")
+    (tmp_path / "exp.yaml").write_text(own, encoding="utf-8")
+    model = read_experiment(tmp_path / "exp.yaml", 16).model
+    assert model is not None and len(model.kinds) > 1
+
+
 @pytest.mark.parametrize("model", ["deepseek_v4_flash", "deepseek_v4_pro"])
 def test_primus_runs_compressed_attention_without_context_parallelism(model: str) -> None:
     rule = next(one for one in load_framework("primus").requires if one.name == "compressed_attention_whole_sequence")

@@ -182,7 +182,13 @@ def _given_to_back_end(
         must_be_mapping(body, body.data, ())
         given = flattened(filled(body, body.data)) | given
     given.pop("extends", None)
+    if "recipe" in given and "cross_entropy_loss_fusion" not in given:
+        given[RECIPE_TUNED] = f"{given['recipe']} {given.get('peft')}"
     return given, name
+
+
+RECIPE_TUNED = "recipe.tuned"
+"""The key under which a table finds a recipe of Megatron-Bridge with its adapters, which decide on the loss."""
 
 
 def _trainer(document: Document) -> dict[str, Any]:

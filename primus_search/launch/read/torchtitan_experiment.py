@@ -156,7 +156,10 @@ def _without_adapters(given: Settings, keys: LoraKeys) -> dict[str, Any]:
 
 
 def namesake(path: Path, name: str) -> Model | None:
-    """The model of Primus' torchtitan file: the preset, or the Megatron file of Primus, that is called the same."""
+    """The model of a file of Primus' back ends: the preset, or the Megatron file of Primus, that is called the same.
+
+    Source: AMD-AGI/Primus fd1eeabb primus/backends/megatron_bridge/recipes/zebra_llama: mixed layers have one spec
+    """
     stem = Path(name).stem.lower().removesuffix("-fp8").replace("x16e", "16e").replace("x128e", "128e")
     known = presets()
     if stem in known:
@@ -164,7 +167,14 @@ def namesake(path: Path, name: str) -> Model | None:
     of_stem = (Path(one).name for one in primus_files() if Path(one).parent == PRESET_FOLDER)
     same = next((one for one in of_stem if one.lower() == f"{stem}.yaml"), stem)
     found = primus_file(same, path.parent, os.environ, PRESET_FOLDER)
-    return from_document(*found) if found else None
+    if not found:
+        return None
+    document, file = found
+    has_mixed = isinstance(document.data, dict) and document.data.get("is_hybrid_model")
+    return from_document(replace(document, data={"spec": MIXED, **document.data}) if has_mixed else document, file)
+
+
+MIXED = ("primus.backends.megatron.core.models.hybrid.hybrid_mamba_mla_layer_specs", "hybrid_stack_spec")
 
 
 def _imported(path: Path, found: Settings) -> Model | None:
