@@ -81,21 +81,21 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
         "search": {"memory_margin": 0.0},
         "gpus_per_node": begun.per_node,
     }
-    if stack is None and experiment.variant and not framework:
-        vendor = load_hardware(begun.hardware).accelerator.vendor
-        stack = experiment.framework.stack_of(vendor, experiment.variant)
-    if stack is None and experiment.stacks and not framework:
-        stack = experiment.stacks.get(load_hardware(begun.hardware).accelerator.vendor)
+    device = load_hardware(begun.hardware).accelerator
+    if stack is None and not framework:
+        stack = _stack_of(experiment, device.vendor)
     if stack is not None:
         data["stack"] = stack
-    device = load_hardware(begun.hardware).accelerator.capability
     contract = experiment.framework.name
     release = framework if framework.partition("@")[0] == contract.partition("@")[0] else _release(experiment)
     sizes = class_sizes(experiment.model) if contract == "nemo" and experiment.model else {}
-    found = judged(release, {**sizes, **experiment.written}, begun.world, device)
+    found = judged(release, {**sizes, **experiment.written}, begun.world, device.capability)
     problems = [one for one in found if not one.is_advice]
     if problems and not any(f"space.{axis}" in given for axis in AXES):
-        title, other = experiment.framework.title, started_by(release, experiment.written, begun.world, device)
+        title, other = (
+            experiment.framework.title,
+            started_by(release, experiment.written, begun.world, device.capability),
+        )
         if other and not framework and (version := _older_checkout(experiment)):
             note = f"{title} today does not start it ({problems[0]}); read by the rules of {other}, as in a checkout of"
             space = space_of(begun, sets, stack, other)
@@ -118,6 +118,12 @@ def space_of(begun: Start, sets: list[str], stack: str | None, framework: str) -
     if row["state_format"] != STACK and is_stacks_own(space.cluster.stack, row["state_format"]):
         space = _with_numbers(make(data | {"space": data["space"] | {"state_format": STACK}}), decided)
     return replace(space, notes=(*advice, *_untold(space, row), *space.notes))
+
+
+def _stack_of(experiment: Experiment, vendor: str) -> str | None:
+    """The stack of a vendor's devices that an experiment is run with: its variant, or its launcher's own."""
+    own = experiment.framework.stack_of(vendor, experiment.variant) if experiment.variant else None
+    return experiment.stacks.get(vendor) if own is None else own
 
 
 def _untold(space: Space, row: Mapping[str, Any]) -> tuple[str, ...]:
