@@ -35,8 +35,9 @@ from tests.support.random_jobs import DRAWN, RandomJob, random_jobs
 
 MAIN_FILE = {"megatron": "megatron.sh", "primus": "primus.yaml", "torchtitan": "searched.py",
              "torchtitan@0.2.2": "torchtitan.toml", "nemo": "nemo.sh"}  # fmt: skip
-OF_NO_SETTING = {"has_fused_residual", "has_fused_rope", "has_fused_activation"}
-"""Numbers that the model of a job decides, whatever its settings: one addition without bias, YaRN, Gemma's gates."""
+OF_NO_SETTING = {"has_fused_residual", "has_fused_rope", "has_fused_activation", "attention_kernel"}
+"""What the model of a job decides, whatever its settings: one addition without bias, YaRN, Gemma's gates, and the
+kernel of Gemma 4's recipe."""
 FEW, MANY, PARTS = 16, 400, 5
 """Jobs of each format, and in `make test-full` of each of its parts."""
 
@@ -79,10 +80,18 @@ def differences(drawn: RandomJob, folder: Path) -> list[str]:
     wrong += sorted({*named} ^ {*unsaid_constants(job.model, found.model)})  # a person sets what no setting says
     sets = list(dict.fromkeys(re.findall(r"\(--set (workload\.\S+)\)", text)))
     otherwise = dict(re.findall(r"^(?:# )?Edit: (\w+): priced with \S+, .* has (\S+)$", text, re.MULTILINE))
-    numbers = {name: literal_eval(value) for name, value in otherwise.items()}
+    numbers = {name: value_of(word) for name, word in otherwise.items()}
     wrong += sorted(numbers.keys() - OF_NO_SETTING - job.framework.fixes.keys())
     job = replace(job, cluster=replace(job.cluster, stack=with_numbers(job.cluster.stack, numbers)))
     return wrong or figures_differ(job, begun, [one.replace("=lengths.txt", f"={drawn.lengths}") for one in sets])
+
+
+def value_of(word: str) -> object:
+    """A number or switch as Python writes it, else the word of a habit."""
+    try:
+        return literal_eval(word)
+    except ValueError:
+        return word
 
 
 def figures_differ(job: LaunchJob, begun: Start, sets: list[str]) -> list[str]:
