@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 _PROVENANCE = ("id", "source", "publisher", "notes", "date", "gpu", "precision")
 _MACHINE = (
     "hardware", "nodes", "gpus", "gpus_per_node", "nics_per_node", "nic_GBps", "stack", "stack_is_assumed",
-    "framework", "overrides", "assumed",
+    "stack_has_words", "framework", "overrides", "assumed",
 )  # fmt: skip
 _WORKLOAD: dict[str, type] = {
     "seq_length": int, "global_batch_size": int, "routing_imbalance": float, "routing_spread": float,
@@ -187,6 +187,7 @@ def _cells(run: MeasuredRun) -> dict[str, Any]:
         "nic_GBps": cluster.network.nic_bytes_per_s / GB,
         "stack": cluster.stack.reference,
         "stack_is_assumed": cluster.stack.is_assumed,
+        "stack_has_words": cluster.stack.has_words,
         "framework": run.framework,
         "overrides": json.dumps({one.key: one.value for one in run.overrides}) if run.overrides else None,
         "assumed": json.dumps(run.assumed) if run.assumed else None,
@@ -286,9 +287,10 @@ class _Row:
         nics = int(self._number("nics_per_node", cluster.network.nics_per_node))
         rate = self._number("nic_GBps", cluster.network.nic_bytes_per_s / GB) * GB
         network = replace(cluster.network, nics_per_node=nics, nic_bytes_per_s=rate)
-        is_assumed = self._values({"stack_is_assumed": bool}).get("stack_is_assumed", cluster.stack.is_assumed)
+        given = self._values({"stack_is_assumed": bool, "stack_has_words": bool})
+        known = {name.removeprefix("stack_"): value for name, value in given.items()}
         site = site_of(hardware, str(self.cells.get("publisher", "")))
-        return replace(cluster, network=network, stack=replace(cluster.stack, is_assumed=is_assumed), site=site)
+        return replace(cluster, network=network, stack=replace(cluster.stack, **known), site=site)
 
     def _measured(self) -> Measurement:
         kind, ending = str(self.cells.get("peak_kind", "driver")), str(self.cells.get("ending", ""))
