@@ -62,7 +62,7 @@ def named_beside(path: Path, names: Iterable[Any], ends: Sequence[str] = DOCUMEN
     return {key: value for one in found for key, value in one.items() if value != AUTO}
 
 
-_ROWS = re.compile(r"\s*\{[^\n]*\}\s*\n\s*\{")
+_ROWS = re.compile(r"\A\s{0,80}\{[^\n]*\}[ \t\r]{0,80}\n\s{0,80}\{")
 """How rows of data in JSON begin, one a line."""
 
 

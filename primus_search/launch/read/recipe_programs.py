@@ -98,7 +98,7 @@ _REMARK = re.compile(r"(?s)\"\"\".*?\"\"\"|^[ \t]*#[^\n]*", re.MULTILINE)
 """Texts of several lines and comments, whose recipes are examples."""
 _ASKS = re.compile(r"add_argument\(\s{0,20}[\"']--recipe[\"']")
 """An option of a program that names its recipe."""
-_EXPORTED = re.compile(r"(?s)\n__all__ = [\[(](.{0,20000}?)\n?[\])]\n")
+_EXPORTED = re.compile(r"\n__all__ = [\[(]([^\[\]()]{0,20000})[\])]\n")
 """The names that a module lists as its own."""
 
 
